@@ -1,0 +1,1 @@
+"""Recurrent sequence models in JAX and Flax."""

@@ -1,0 +1,32 @@
+"""Guard rails that are on for every test."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
+
+import jax
+import pytest
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# Shape annotations of the library are checked at each call made by a test.
+install_import_hook("seqmodels", "beartype.beartype").install()
+
+settings.register_profile(
+    "seqmodels",
+    deadline=None,  # no test on the clock: the first example compiles
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("seqmodels")
+
+
+@pytest.fixture
+def x64():
+    """Float64 for one test."""
+    with jax.enable_x64(True):
+        yield
