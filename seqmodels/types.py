@@ -64,3 +64,8 @@ class Noise(NamedTuple):
 
     sequence: Any = None
     step: Any = None
+
+
+def cast_like(tree: Any, like: Any) -> Any:
+    """Each leaf of `tree` in the dtype of the same leaf of `like`."""
+    return jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), tree, like)

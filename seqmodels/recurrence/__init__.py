@@ -1,0 +1,192 @@
+"""Running a cell over time: one function, several implementations with equal results."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Int, Shaped
+
+from seqmodels.recurrence import fused, reference
+from seqmodels.recurrence.reference import Steps
+from seqmodels.types import Array, Carry, Key, Noise, Params
+
+IMPLEMENTATIONS = {"reference": reference.scan, "fused": fused.scan}
+
+
+def choose(cell: Any, implementation: str = "auto") -> str:
+    """The name of the implementation that `run` uses, from static facts only.
+
+    "auto" takes "fused", which serves every cell. Raises ValueError for a name that does not
+    exist.
+    """
+    if implementation == "auto":
+        return "fused"
+    if implementation not in IMPLEMENTATIONS:
+        allowed = ", ".join(["auto", *IMPLEMENTATIONS])
+        raise ValueError(f"implementation={implementation!r} is not one of {allowed}")
+    return implementation
+
+
+def run(
+    cell: Any,
+    params: Params,
+    x: Shaped[Array, "B T *features"],
+    carry: Carry | None = None,
+    *,
+    mask: Bool[Array, "B T"] | None = None,
+    lengths: Any = None,
+    reset: Bool[Array, "B T"] | None = None,
+    reverse: bool = False,
+    unroll: int = 1,
+    remat: int | None = None,
+    key: Key | None = None,
+    implementation: str = "auto",
+) -> tuple[Shaped[Array, "B T *out"], Carry]:
+    """Runs `cell` over the time axis of x; returns (y [B, T, H], final carry).
+
+    mask      True at real steps; may have holes. A masked step leaves the carry untouched and
+              outputs zero, and what stands in its input, NaN included, reaches nothing.
+    lengths   int [B], the same as a mask with the first `lengths` steps True; excludes `mask`.
+              Outside jit a value below 0 or above T raises; inside it is clipped.
+    reset     True where a new sequence starts: the initial carry replaces the carry before the
+              step is read, at masked steps too. No gradient crosses it.
+    reverse   walks from T-1 to 0 under the same flags; y stays aligned with x. Walking backwards
+              a sequence ends before t where reset[t+1].
+    carry     where to start; None takes `cell.initial_carry`. Each leaf keeps its dtype.
+    unroll    steps per loop iteration; changes cost, not values.
+    remat     keep the carry only at the borders of chunks of this many steps, and compute the
+              rest again in the backward pass; None keeps every step.
+    key       draws the cell's noise for this call; None runs without noise.
+    implementation  "auto", or one by name (`choose`). Forward-mode differentiation of `run`
+              needs "reference".
+
+    The final carry alone costs no memory that grows with T: leave y unused under jit.
+
+    Raises ValueError, naming the argument or leaf, for shapes, dtypes and lengths that do not fit.
+    """
+    scan = IMPLEMENTATIONS[choose(cell, implementation)]
+    if jnp.ndim(x) < 3:
+        raise ValueError(f"x has shape {jnp.shape(x)}; expected [B, T, features]")
+    batch, length = x.shape[:2]
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        x = x.astype(jnp.float32)
+    mask = _as_mask(mask, lengths, batch, length)
+    _check_flag("reset", reset, batch, length)
+    if remat is not None and remat < 1:
+        raise ValueError(f"remat={remat} must be at least 1 step, or None")
+
+    initial = cell.initial_carry(params, batch)
+    if carry is None:
+        carry = initial
+    else:
+        carry = _check_carry(carry, initial)
+        initial = jax.tree.map(lambda new, old: new.astype(old.dtype), initial, carry)
+
+    if mask is not None:
+        x = jnp.where(jnp.reshape(mask, mask.shape + (1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
+    if reset is not None and reverse:
+        reset = jnp.concatenate([reset[:, 1:], jnp.zeros_like(reset[:, :1])], axis=1)
+    noise = cell.noise(key, batch, length) if key is not None else None
+    noise = Noise() if noise is None else noise
+
+    def time_first(flag):
+        return None if flag is None else jnp.swapaxes(flag, 0, 1)
+
+    steps = Steps(time_first(x), time_first(mask), time_first(reset), noise.step)
+    anchor = _anchor(params, x)
+    carry, initial = (_add_anchor(tree, anchor) for tree in (carry, initial))
+    if remat is None:
+        carry, y = scan(cell, reverse, unroll, params, steps, carry, initial, noise.sequence)
+    else:
+        carry, y = _chunked(
+            scan, remat, cell, reverse, unroll, params, steps, carry, initial, noise.sequence
+        )
+    return jnp.swapaxes(y, 0, 1), carry
+
+
+def _chunked(scan, size, cell, reverse, unroll, params, steps, carry, initial, sequence_noise):
+    """An outer scan over chunks of `size` steps, each computed again in the backward pass."""
+    length = steps.x.shape[0]
+    pad = -length % size
+    if pad:  # Masked steps at the end change nothing in either direction.
+        mask = jnp.ones(steps.x.shape[:2], bool) if steps.mask is None else steps.mask
+        steps = jax.tree.map(
+            lambda a: jnp.pad(a, [(0, pad)] + [(0, 0)] * (a.ndim - 1)), steps._replace(mask=mask)
+        )
+    chunks = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), steps)
+
+    @jax.checkpoint
+    def body(carry, chunk):
+        return scan(cell, reverse, unroll, params, chunk, carry, initial, sequence_noise)
+
+    carry, y = jax.lax.scan(body, carry, chunks, reverse=reverse)
+    return carry, y.reshape(-1, *y.shape[2:])[:length]
+
+
+def _as_mask(mask, lengths, batch, length):
+    if lengths is None:
+        _check_flag("mask", mask, batch, length)
+        return mask
+    if mask is not None:
+        raise ValueError("give mask or lengths, not both")
+    if not isinstance(lengths, jax.Array):
+        lengths = np.asarray(lengths)
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths has shape {lengths.shape}; expected one for each row, [{batch}]")
+    if not jnp.issubdtype(lengths.dtype, jnp.integer):
+        raise ValueError(f"lengths has dtype {lengths.dtype}; expected integers")
+    if not isinstance(lengths, jax.core.Tracer):
+        values = np.asarray(lengths)
+        bad = np.flatnonzero((values < 0) | (values > length))
+        if bad.size:
+            row = int(bad[0])
+            raise ValueError(f"lengths[{row}]={values[row]} is outside 0..{length} (the T of x)")
+    return jnp.arange(length)[None, :] < jnp.asarray(lengths)[:, None]
+
+
+def _check_flag(name, flag, batch, length):
+    if flag is None:
+        return
+    if flag.shape != (batch, length):
+        raise ValueError(f"{name} has shape {flag.shape}; expected [B, T] = [{batch}, {length}]")
+    if flag.dtype != bool:
+        raise ValueError(f"{name} has dtype {flag.dtype}; expected bool")
+
+
+def _check_carry(carry, initial):
+    """The given carry as arrays, or a ValueError that names the leaf that does not fit."""
+    given, expected = jax.tree.structure(carry), jax.tree.structure(initial)
+    if given != expected:
+        raise ValueError(f"carry has structure {given}; this cell's is {expected}")
+    leaves = jax.tree_util.tree_leaves_with_path(carry)
+    for (path, leaf), wanted in zip(leaves, jax.tree.leaves(initial), strict=True):
+        name = "carry" + jax.tree_util.keystr(path)
+        shape, dtype = jnp.shape(leaf), jnp.result_type(leaf)
+        if shape != wanted.shape:
+            raise ValueError(f"{name} has shape {shape}; expected {wanted.shape}, batch first")
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(f"{name} has dtype {dtype}; a carry is floating")
+    return jax.tree.map(jnp.asarray, carry)
+
+
+def _anchor(params, x):
+    """A zero for each row, [B], with the sharding and varying axes of x and the parameters.
+
+    The loop's carry must enter with the type it leaves with, under explicit meshes and in
+    `shard_map` too. `and False` keeps NaN out, and the compiler drops the sums.
+    """
+    anchor = jnp.any(jnp.isnan(x), axis=tuple(range(1, x.ndim)))
+    for leaf in jax.tree.leaves(params):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            anchor = anchor | jnp.any(jnp.isnan(leaf))
+    return anchor & False
+
+
+def _add_anchor(carry, anchor):
+    def add(leaf):
+        zero = jnp.reshape(anchor, anchor.shape + (1,) * (leaf.ndim - 1)).astype(leaf.dtype)
+        return leaf + jnp.broadcast_to(zero, leaf.shape)
+
+    return jax.tree.map(add, carry)
