@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Shaped
 
 from seqmodels.recurrence import fused, reference
 from seqmodels.recurrence.reference import Steps

@@ -1,0 +1,1 @@
+"""Experiments as plain Python; a config loads without JAX."""

@@ -1,0 +1,88 @@
+"""Every field of a run, with its unit and meaning. Other configs start from here.
+
+None means "does not apply" or "the usual value", as the comment says. A setting that nothing
+would read is refused rather than ignored.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+CELLS = ("rnn", "lstm", "gru")
+
+
+def get_config(cell: str = "lstm") -> ConfigDict:
+    if cell not in CELLS:
+        raise ValueError(f"config argument {cell!r} is not one of {', '.join(CELLS)}")
+    gated = cell != "rnn"
+    config = ConfigDict()
+    config.label = cell  # name in tables and figures; the column `cell`
+
+    config.task = ConfigDict()  # name of a task or data set, and that one's own settings
+    config.task.name = "adding"
+    config.task.length = 200  # of training rows; data sets have their own
+    config.task.min_length = placeholder(int)  # rows uniform on min_length..length; None: all equal
+
+    config.model = ConfigDict()
+    config.model.cell = cell  # rnn, lstm, gru
+    config.model.activation = placeholder(str)  # rnn only: tanh, relu
+    config.model.activation = None if gated else "tanh"
+    config.model.features = 64  # H, width of each layer
+    config.model.layers = 1
+    config.model.bidirectional = False
+    config.model.merge = placeholder(str)  # of both directions: concat, sum, mean, product
+    config.model.layer_dropout = 0.0  # on each layer's output but the last
+    config.model.head_dropout = 0.0  # before the linear head
+    config.model.readout = placeholder(str)  # one answer a sequence: last, first, mean, max
+    config.model.readout = "last"
+    config.model.embedding = placeholder(int)  # width of token vectors; tokens only
+    config.model.init = "orthogonal"  # recurrent matrices: orthogonal, identity, uniform_by_width
+    config.model.input_stddev = placeholder(float)  # input matrices N(0, this^2); None: Glorot
+    config.model.gate_bias = placeholder(float)  # start of the forget or keep gate; lstm, gru
+    config.model.gate_bias = 1.0 if gated else None
+    config.model.chrono_length = placeholder(int)  # T of the chrono start, instead of gate_bias
+    config.model.dtype = "float32"  # of the matrix products: float32, bfloat16, float16
+
+    config.optimizer = ConfigDict()
+    config.optimizer.name = "adam"  # adam, adamw, rmsprop, sgd
+    config.optimizer.learning_rate = 0.01
+    config.optimizer.schedule = "constant"  # constant, cosine, linear; the latter two end at 0
+    config.optimizer.warmup = 0  # updates with a rising rate
+    config.optimizer.clip = placeholder(float)  # largest global norm of a gradient; None: no limit
+    config.optimizer.clip = 1.0
+    config.optimizer.weight_decay = 0.0  # adamw only; shrinks kernels and embeddings
+    config.optimizer.momentum = 0.0  # sgd only
+    config.optimizer.b1 = placeholder(float)  # adam, adamw; None: 0.9
+    config.optimizer.b2 = placeholder(float)  # adam, adamw: None: 0.999; rmsprop: None: 0.9
+
+    config.train = ConfigDict()
+    config.train.seeds = 3  # how many, counted from `seed`
+    config.train.seed = 0
+    config.train.steps = 600  # updates at most
+    config.train.batch = 20  # sequences
+    config.train.weight_noise = 0.0  # std of Gaussian noise on every parameter, each step
+    config.train.max_bad_steps = 1  # non-finite steps in a row that stop a seed
+    config.train.eval_every = 50  # updates between validations; also updates per compiled call
+    config.train.solved = placeholder(float)  # validation score that counts as solved; None: none
+    config.train.stop_when_solved = False  # after a second, fresh set confirms it
+
+    config.eval = ConfigDict()
+    config.eval.batch = 250  # sequences
+    config.eval.valid_examples = 250  # drawn once per seed; tasks only
+    config.eval.test_examples = 1000  # likewise; also size of the set that confirms "solved"
+    config.eval.lengths = (200,)  # lengths tested, the first for the table; tasks only, else ()
+    return config.lock()
+
+
+def set_task(config: ConfigDict, name: str, lengths: tuple[int, ...] = (), **settings) -> None:
+    """Puts another task or data set in place; `lengths` are those tested, for tasks only."""
+    with config.unlocked():
+        config.task = ConfigDict({"name": name, **settings})
+        config.eval.lengths = lengths
+        if not lengths:  # a data set brings its own splits
+            del config.eval.valid_examples, config.eval.test_examples
+
+
+def use_chrono(config: ConfigDict, length: int) -> None:
+    """Chrono start of the gates for dependencies up to `length` steps, which must be known."""
+    if config.model.cell != "rnn":
+        config.model.gate_bias, config.model.chrono_length = None, length

@@ -1,0 +1,35 @@
+"""RNN, LSTM and GRU of equal size on tasks with long dependencies, three seeds each.
+
+    python -m experiments.compare
+    python -m experiments.compare --config=configs/compare.py:parity,copy
+
+The argument lists tasks; without it: adding and temporal order at T = 200, and digits.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import adding, base, copy, digits, order, parity, python_tokens
+
+TASKS = {
+    "adding": adding,
+    "order": order,
+    "digits": digits,
+    "parity": parity,
+    "copy": copy,
+    "python_tokens": python_tokens,
+}
+
+
+def get_config(tasks: str = "adding,order,digits") -> ConfigDict:
+    config = ConfigDict()
+    config.seeds = 3  # for every run
+    config.match_params = 0.02  # how far parameter counts may differ inside a task; 1.0: any
+    config.runs = ConfigDict()
+    for task in tasks.split(","):
+        if task not in TASKS:
+            raise ValueError(f"config argument {task!r} is not one of {', '.join(TASKS)}")
+        for cell in base.CELLS:
+            run = TASKS[task].get_config(cell)
+            run.train.seeds = config.get_ref("seeds")
+            config.runs[f"{task}_{cell}"] = run
+    return config.lock()

@@ -1,0 +1,1 @@
+"""The shell around the library: flags, files, clocks, progress, reports."""

@@ -1,0 +1,248 @@
+"""From a config to objects. The only reader of config fields; nothing below sees a ConfigDict.
+
+Every field is used, or refused with a UserError that names it.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from experiments.errors import UserError, at_least, blame, one_of
+from experiments.sources import Drawn, Resident, Source, example, zeros
+from seqmodels import initializers, optim
+from seqmodels.cells import CELLS, Cell
+from seqmodels.data import DATASETS, resident
+from seqmodels.layers import MERGES, Embed, Stack
+from seqmodels.losses import LOSSES
+from seqmodels.metrics import METRICS
+from seqmodels.models import SequenceClassifier, SequenceLabeller
+from seqmodels.readout import READOUTS
+from seqmodels.tasks import TASKS
+from seqmodels.training.state import init_state
+from seqmodels.training.step import Learner
+from seqmodels.types import Spec
+
+INITS = {
+    "orthogonal": initializers.orthogonal,
+    "identity": initializers.identity,
+    "uniform_by_width": initializers.uniform_by_width,
+}
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+class Run(NamedTuple):
+    """One config as objects: what the loop works with."""
+
+    label: str
+    task: str
+    metric: str
+    source: Source
+    learner: Learner
+    params: int  # how many numbers the model learns
+    seeds: tuple[int, ...]
+    steps: int
+    eval_every: int
+    solved: float | None
+    stop_when_solved: bool
+
+    def is_better(self, score: float, threshold: float) -> bool:
+        return score > threshold if METRICS[self.metric].higher_is_better else score < threshold
+
+
+def build(config: ConfigDict) -> Run:
+    """Raises UserError for a value that cannot be, a name that does not exist, or a setting that
+    nothing would read; before any file is written."""
+    train = config.train
+    for field, least in (("seeds", 1), ("seed", 0), ("steps", 1), ("batch", 1), ("eval_every", 1)):
+        at_least(f"config.train.{field}", train[field], least)
+    at_least("config.train.max_bad_steps", train.max_bad_steps, 1)
+    at_least("config.train.weight_noise", train.weight_noise, 0.0)
+    if not math.isfinite(train.weight_noise):
+        raise UserError(f"config.train.weight_noise={train.weight_noise} must be finite")
+    if train.stop_when_solved and train.solved is None:
+        raise UserError("config.train.stop_when_solved=True needs a score in config.train.solved")
+    if not config.label.strip():
+        raise UserError("config.label is empty; it names the run in tables and figures")
+
+    source = build_source(config)
+    if train.stop_when_solved and not source.confirms:
+        raise UserError(
+            f"config.train.stop_when_solved=True: {config.task.name} is a data set, "
+            "and no fresh rows can be drawn to confirm it; set it to False"
+        )
+    learner = Learner(
+        model=build_model(config.model, source.spec),
+        optimizer=build_optimizer(config.optimizer, train.steps),
+        loss=LOSSES[source.spec.loss],
+        metric=METRICS[source.spec.metric].function,
+        weight_noise=train.weight_noise,
+        max_bad_steps=train.max_bad_steps,
+    )
+    return Run(
+        label=config.label,
+        task=config.task.name,
+        metric=source.spec.metric,
+        source=source,
+        learner=learner,
+        params=count_params(learner, source),
+        seeds=tuple(range(train.seed, train.seed + train.seeds)),
+        steps=train.steps,
+        eval_every=train.eval_every,
+        solved=train.solved,
+        stop_when_solved=train.stop_when_solved,
+    )
+
+
+def build_source(config: ConfigDict) -> Source:
+    name, settings = config.task.name, dict(config.task)
+    del settings["name"]
+    one_of("config.task.name", name, [*TASKS, *DATASETS])
+    kind: Any = TASKS.get(name) or DATASETS[name]
+    length = settings.pop("length", None) if name in TASKS else None
+    allowed = [field.name for field in dataclasses.fields(kind)]
+    for field in settings:
+        if field not in allowed:
+            raise UserError(f"config.task.{field} does not belong to {name} (its own: {allowed})")
+    with blame("config.task"):
+        task = kind(**settings)
+
+    batch, test = config.train.batch, config.eval
+    at_least("config.eval.batch", test.batch, 1)
+    if name in DATASETS:
+        if test.lengths:
+            raise UserError(
+                f"config.eval.lengths={tuple(test.lengths)}: {name} is a data set "
+                "with rows of its own lengths; set it to ()"
+            )
+        data, rows = resident.stack_splits({s: task.load(s) for s in ("train", "valid", "test")})
+        return Resident(task.spec, data, rows, task.chance(), batch, test.batch)
+
+    if length is None:
+        raise UserError(f"config.task.length is missing; {name} needs one")
+    for field in ("valid_examples", "test_examples"):
+        at_least(f"config.eval.{field}", test[field], 1)
+        if test[field] % test.batch:
+            raise UserError(
+                f"config.eval.{field}={test[field]} must be a multiple of "
+                f"config.eval.batch={test.batch}"
+            )
+    if not test.lengths:
+        raise UserError("config.eval.lengths is empty; give the lengths to test, e.g. (200,)")
+    if len(set(test.lengths)) < len(test.lengths):
+        raise UserError(f"config.eval.lengths={tuple(test.lengths)} names a length twice")
+    with blame("config.task.length"):
+        task.steps(length)
+    source = Drawn(
+        task=task,
+        length=length,
+        batch=batch,
+        eval_batch=test.batch,
+        examples={
+            "valid": test.valid_examples,
+            "confirm": test.test_examples,
+            "test": test.test_examples,
+        },
+        lengths=tuple(test.lengths),
+    )
+    for tested in source.lengths:
+        with blame("config.eval.lengths"):
+            jax.eval_shape(source.eval_draw(tested), jax.random.key(0), None, None)
+    return source
+
+
+def build_cell(model: ConfigDict) -> Cell:
+    one_of("config.model.cell", model.cell, CELLS)
+    one_of("config.model.init", model.init, INITS)
+    one_of("config.model.dtype", model.dtype, DTYPES)
+    at_least("config.model.features", model.features, 1)
+    gated = model.cell != "rnn"
+    settings: dict[str, Any] = {"recurrent_init": INITS[model.init]}
+
+    if model.init == "uniform_by_width":
+        _unused(model, "input_stddev", "with init=uniform_by_width, which draws every weight")
+        settings |= {"input_init": INITS[model.init], "bias_init": INITS[model.init]}
+    elif model.input_stddev is not None:
+        at_least("config.model.input_stddev", model.input_stddev, 0.0)
+        settings["input_init"] = initializers.Normal(model.input_stddev)
+
+    if gated:
+        _unused(model, "activation", f"for {model.cell}")
+        if (model.gate_bias is None) == (model.chrono_length is None):
+            raise UserError(
+                f"give one of config.model.gate_bias={model.gate_bias} and "
+                f"config.model.chrono_length={model.chrono_length}, and None for the other"
+            )
+        with blame("config.model.chrono_length"):
+            settings["gate_bias"] = (
+                initializers.Constant(model.gate_bias)
+                if model.chrono_length is None
+                else initializers.Chrono(model.chrono_length)
+            )
+    else:
+        _unused(model, "gate_bias", "for rnn, which has no gates")
+        _unused(model, "chrono_length", "for rnn, which has no gates")
+        settings["activation"] = model.activation
+    with blame("config.model"):
+        return CELLS[model.cell](model.features, dtype=model.dtype, **settings)
+
+
+def build_model(model: ConfigDict, spec: Spec) -> SequenceClassifier | SequenceLabeller:
+    cell = build_cell(model)
+    at_least("config.model.layers", model.layers, 1)
+    for field in ("layer_dropout", "head_dropout"):
+        if not 0 <= model[field] < 1:
+            raise UserError(
+                f"config.model.{field}={model[field]} must be from 0 up to, not incl., 1"
+            )
+    if model.layers == 1 and model.layer_dropout:
+        raise UserError(
+            f"config.model.layer_dropout={model.layer_dropout} acts between layers and there is "
+            "one; use config.model.head_dropout or more config.model.layers"
+        )
+    if model.bidirectional:
+        one_of("config.model.merge", model.merge, MERGES)
+    else:
+        _unused(model, "merge", "with one direction")
+    stack = Stack(
+        cells=(cell,) * model.layers,
+        bidirectional=model.bidirectional,
+        merge=model.merge or "concat",
+        dropout=model.layer_dropout,
+    )
+
+    embed = None
+    if spec.tokens:
+        if model.embedding is None:
+            raise UserError("config.model.embedding is None; inputs are tokens and need a width")
+        at_least("config.model.embedding", model.embedding, 1)
+        embed = Embed(spec.inputs, model.embedding)
+    else:
+        _unused(model, "embedding", "for inputs that are numbers")
+
+    if spec.per_step:
+        _unused(model, "readout", "for one answer a step")
+        return SequenceLabeller(stack, spec.outputs, embed, dropout=model.head_dropout)
+    one_of("config.model.readout", model.readout, READOUTS)
+    return SequenceClassifier(
+        stack, spec.outputs, embed, readout=model.readout, dropout=model.head_dropout
+    )
+
+
+def build_optimizer(settings: ConfigDict, steps: int):
+    with blame("config.optimizer"):
+        return optim.make(steps=steps, **settings)
+
+
+def count_params(learner: Learner, source: Source) -> int:
+    state = jax.eval_shape(lambda: init_state(learner, jax.random.key(0), *zeros(example(source))))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
+
+
+def _unused(model: ConfigDict, field: str, when: str) -> None:
+    if model[field] is not None:
+        raise UserError(
+            f"config.model.{field}={model[field]!r} does nothing {when}; set it to None"
+        )

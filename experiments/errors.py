@@ -1,0 +1,34 @@
+"""Errors that are the user's to mend: one line on the terminal, exit status 2."""
+
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator
+
+
+class UserError(Exception):
+    """What was given, what is allowed, which field to change."""
+
+
+@contextlib.contextmanager
+def blame(field: str) -> Iterator[None]:
+    """Turns a ValueError of the library into a UserError that names the config field."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{field}: {error}") from error
+
+
+def one_of(field: str, value: str, allowed: Iterable[str]) -> None:
+    """UserError with the nearest name unless `value` is among `allowed`."""
+    names = [*allowed]
+    if value in names:
+        return
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UserError(f"{field}={value!r} is unknown{hint} (allowed: {', '.join(names)})")
+
+
+def at_least(field: str, value: float, least: float) -> None:
+    """UserError unless value >= least."""
+    if not value >= least:
+        raise UserError(f"{field}={value} must be at least {least}")

@@ -1,0 +1,156 @@
+"""What a run leaves behind: `config.json` and `results.jsonl` in its work directory.
+
+Each line of `results.jsonl` is one JSON object. All have `kind`, `config` (hash of the config
+without its seeds), `task`, `cell` (the config's label) and `seed`; numbers that are not finite
+are null. The kinds, with their other fields:
+
+    train  step, loss, score, grad_norm: means since the row before; seconds since training began
+    valid  step, loss, score, weight (how many terms were scored)
+    test   step, length (null for a data set), loss, score, weight, chance
+    final  status (finished, solved, diverged), step, score (on test, null if diverged), metric,
+           chance, params, solved (true, false, or null where no threshold is set),
+           steps_to_solve, seconds and compile_seconds (of the whole program, all its seeds),
+           device
+
+A pair (config, seed) with a `final` row is finished and is not run again.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from experiments.errors import UserError
+
+Row = dict[str, Any]
+
+
+def as_dict(config: ConfigDict) -> Row:
+    """Plain values with references resolved; tuples become lists, as JSON has them."""
+    return json.loads(json.dumps(config.copy_and_resolve_references().to_dict()))
+
+
+def config_hash(config: Row) -> str:
+    """Of everything but which seeds are run; 12 hex digits."""
+    train = {k: v for k, v in config["train"].items() if k not in ("seed", "seeds")}
+    text = json.dumps({**config, "train": train}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of one results.jsonl; a last line that a kill cut short is left out.
+
+    Raises UserError, with file and line, for any other line that is not a row.
+    """
+    rows = []
+    lines = path.read_text().split("\n")
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is incomplete
+        try:
+            row = json.loads(line)
+            rows.append({**row, "kind": row["kind"], "seed": row["seed"]})
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path}:{number} is not a row of results: {line[:60]!r}") from None
+    return rows
+
+
+def write_file(path: Path, text: str) -> None:
+    """The whole file or nothing: written beside its place and moved there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def open_workdir(workdir: Path, config: Row, same: Any) -> None:
+    """Creates the directory and its config.json, or checks that it belongs to this config.
+
+    `same` reduces a config to what must agree. Raises UserError, having written nothing, for a
+    directory of another config or one that cannot be written.
+    """
+    path = workdir / "config.json"
+    try:
+        if path.exists():
+            try:
+                old = json.loads(path.read_text())
+            except ValueError:
+                raise UserError(f"{path} is not JSON; choose another --workdir") from None
+            if same(old) != same(config):
+                raise UserError(
+                    f"--workdir={workdir} holds another config"
+                    f"{_difference(same(old), same(config))}; choose another --workdir"
+                )
+        elif workdir.exists() and any(workdir.iterdir()):
+            raise UserError(
+                f"--workdir={workdir} is not empty and holds no run; choose another --workdir"
+            )
+        workdir.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or json.loads(path.read_text()) != config:
+            write_file(path, json.dumps(config, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(f"--workdir={workdir}: {error.strerror or error}") from error
+
+
+def without_seeds(config: Row) -> Row:
+    """A config of one run, or of a comparison, without which seeds are run."""
+    if "runs" in config:
+        rest = {k: v for k, v in config.items() if k != "seeds"}
+        return {**rest, "runs": {k: without_seeds(v) for k, v in config["runs"].items()}}
+    train = {k: v for k, v in config["train"].items() if k not in ("seed", "seeds")}
+    return {**config, "train": train}
+
+
+class Results:
+    """The rows of one run, appended as they come."""
+
+    def __init__(self, workdir: Path, config: Row, task: str):
+        self.path = workdir / "results.jsonl"
+        self.common = {"config": config_hash(config), "task": task, "cell": config["label"]}
+        rows = read_rows(self.path) if self.path.exists() else []
+        self.finished = {row["seed"]: row["status"] for row in rows if row["kind"] == "final"}
+        # An attempt that ended early is begun again: what it wrote would be there twice.
+        kept = [row for row in rows if row["seed"] in self.finished]
+        if len(kept) < len(rows) or not self.path.exists():
+            write_file(self.path, "".join(_line(row) for row in kept))
+
+    @contextlib.contextmanager
+    def appending(self) -> Iterator["Results"]:
+        with self.path.open("a") as self._file:
+            yield self
+
+    def write(self, kind: str, seed: int, **fields: Any) -> None:
+        self._file.write(_line({"kind": kind, **self.common, "seed": seed, **fields}))
+        self._file.flush()
+        if kind == "final":
+            self.finished[seed] = fields["status"]
+
+
+def _line(row: Row) -> str:
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }
+    return json.dumps(finite, allow_nan=False) + "\n"
+
+
+def _difference(old: Row, new: Row, path: str = "config") -> str:
+    """ " (config.model.features is 64 there and 32 here)": the first field that differs."""
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if a != b:
+            name = f"{path}.{key}"
+            if isinstance(a, dict) and isinstance(b, dict):
+                return _difference(a, b, name)
+            return f" ({name} is {_short(a)} there and {_short(b)} here)"
+    return ""
+
+
+def _short(value: Any) -> str:
+    return "absent" if value is None else repr(value) if not isinstance(value, dict) else "a group"

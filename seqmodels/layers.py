@@ -1,0 +1,224 @@
+"""Flax layers around the recurrence: one direction, both directions, stacks, embeddings.
+
+Every recurrent layer maps (x [B, T, E], carry or None) to (y [B, T, H], carry) and takes the
+flags of `recurrence.run`: mask or lengths, and reset. `train=True` draws the cell's noise and
+dropout from the rng stream "dropout".
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from seqmodels import initializers, recurrence
+from seqmodels.cells import Cell
+from seqmodels.types import Array, Carry, Params
+
+MERGES = {
+    "concat": lambda forward, backward: jnp.concatenate([forward, backward], axis=-1),
+    "sum": lambda forward, backward: forward + backward,
+    "mean": lambda forward, backward: 0.5 * (forward + backward),
+    "product": lambda forward, backward: forward * backward,
+}
+
+
+class Recurrent(nn.Module):
+    """One direction of one layer. Its parameter tree is the cell's.
+
+    reverse     walk from the last real step to the first; y stays aligned with x
+    time_major  x and y are [T, B, ...] instead of [B, T, ...], flags [T, B]; the carry does not
+                change
+    unroll, remat, implementation  as in `recurrence.run`
+    """
+
+    cell: Cell
+    reverse: bool = False
+    time_major: bool = False
+    unroll: int = 1
+    remat: int | None = None
+    implementation: str = "auto"
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Array,
+        carry: Carry | None = None,
+        *,
+        mask: Array | None = None,
+        lengths: Any = None,
+        reset: Array | None = None,
+        train: bool = False,
+    ) -> tuple[jax.Array, Carry]:
+        def swap(a):
+            return jnp.swapaxes(a, 0, 1) if self.time_major and a is not None else a
+
+        y, carry = recurrence.run(
+            self.cell,
+            self._cell_params(x.shape[-1]),
+            swap(x),
+            carry,
+            mask=swap(mask),
+            lengths=lengths,
+            reset=swap(reset),
+            reverse=self.reverse,
+            unroll=self.unroll,
+            remat=self.remat,
+            key=self.make_rng("dropout") if train and self.cell.stochastic else None,
+            implementation=self.implementation,
+        )
+        return swap(y), carry
+
+    def summary(self, carry: Carry) -> jax.Array:
+        """What the layer showed last, [B, H], from its final carry."""
+        return self.cell.output(carry)
+
+    def _cell_params(self, in_features: int) -> Params:
+        """The cell's own tree, one Flax parameter for each of its top names."""
+        if self.is_initializing():
+            tree = self.cell.init(self.make_rng("params"), in_features)
+        else:  # Shapes alone: Flax compares them with what was stored.
+            tree = jax.eval_shape(lambda key: self.cell.init(key, in_features), jax.random.key(0))
+
+        def values(_, branch):
+            return jax.tree.map(
+                lambda leaf: (
+                    leaf if isinstance(leaf, jax.Array) else jnp.zeros(leaf.shape, leaf.dtype)
+                ),
+                branch,
+            )
+
+        return {name: self.param(name, values, branch) for name, branch in tree.items()}
+
+
+class Bidirectional(nn.Module):
+    """A forward and a backward direction with parameters of their own.
+
+    Carries are {"forward": ..., "backward": ...}. `merge` is "concat" (width 2H), "sum", "mean"
+    or "product" (width H). Raises ValueError for another merge.
+    """
+
+    cell: Cell
+    merge: str = "concat"
+    time_major: bool = False
+    unroll: int = 1
+    remat: int | None = None
+    implementation: str = "auto"
+
+    def setup(self):
+        if self.merge not in MERGES:
+            raise ValueError(f"merge={self.merge!r} is not one of {[*MERGES]}")
+        options = (self.time_major, self.unroll, self.remat, self.implementation)
+        self.forward = Recurrent(self.cell, False, *options)
+        self.backward = Recurrent(self.cell, True, *options)
+
+    def __call__(
+        self, x: Array, carry: Carry | None = None, **flags: Any
+    ) -> tuple[jax.Array, Carry]:
+        given = check_names(carry, ("forward", "backward"))
+        forward, c_forward = self.forward(x, given["forward"], **flags)
+        backward, c_backward = self.backward(x, given["backward"], **flags)
+        y = MERGES[self.merge](forward, backward)
+        return y, {"forward": c_forward, "backward": c_backward}
+
+    def summary(self, carry: Carry) -> jax.Array:
+        """Each direction's last output, merged: both have seen the whole sequence."""
+        return MERGES[self.merge](
+            self.forward.summary(carry["forward"]), self.backward.summary(carry["backward"])
+        )
+
+
+class Stack(nn.Module):
+    """Layers on top of each other, one cell each, with dropout between them.
+
+    `dropout` acts on the output of every layer but the last, a fresh mask each step (PyTorch's
+    `dropout`). Carries are {"layer_0": ..., "layer_1": ...}, each that layer's own.
+
+    Raises ValueError for an empty stack, for a dropout that is no probability, and for one that
+    nothing would apply (a single layer).
+    """
+
+    cells: tuple[Cell, ...]
+    bidirectional: bool = False
+    merge: str = "concat"
+    dropout: float = 0.0
+    unroll: int = 1
+    remat: int | None = None
+    implementation: str = "auto"
+
+    def setup(self):
+        if not self.cells:
+            raise ValueError("cells is empty; a stack has at least one layer")
+        check_rate("dropout", self.dropout)
+        if self.dropout and len(self.cells) == 1:
+            raise ValueError(
+                f"dropout={self.dropout} acts between layers, and there is one; "
+                "add a layer or use the model's own dropout"
+            )
+        options: dict[str, Any] = {
+            "unroll": self.unroll,
+            "remat": self.remat,
+            "implementation": self.implementation,
+        }
+        if self.bidirectional:
+            options["merge"] = self.merge
+        kind = Bidirectional if self.bidirectional else Recurrent
+        self.layer = [kind(cell, **options) for cell in self.cells]
+        self.between = nn.Dropout(self.dropout)
+
+    def __call__(
+        self, x: Array, carry: Carry | None = None, *, train: bool = False, **flags: Any
+    ) -> tuple[jax.Array, Carry]:
+        given = check_names(carry, tuple(f"layer_{i}" for i in range(len(self.cells))))
+        final = {}
+        for i, (name, layer) in enumerate(zip(given, self.layer, strict=True)):
+            if i:
+                x = self.between(x, deterministic=not train)
+            x, final[name] = layer(x, given[name], train=train, **flags)
+        return x, final
+
+    def summary(self, carry: Carry) -> jax.Array:
+        """What the top layer showed last, from the stack's final carry."""
+        top = len(self.cells) - 1
+        return self.layer[top].summary(carry[f"layer_{top}"])
+
+
+class Embed(nn.Module):
+    """Vectors for token ids: [B, T] -> [B, T, E].
+
+    The vector of `padding_id` is always zero and gets no gradient; None treats every id alike.
+    Padding is never guessed from ids: what counts as a real step is the mask's to say. An id
+    outside 0..vocabulary-1 reads NaN, so that it shows.
+    """
+
+    vocabulary: int
+    features: int
+    padding_id: int | None = 0
+
+    @nn.compact
+    def __call__(self, ids: Int[Array, "B T"]) -> Float[Array, "B T E"]:
+        table = self.param(
+            "embedding", initializers.Normal(1.0), (self.vocabulary, self.features), jnp.float32
+        )
+        ids = jnp.where(ids < 0, self.vocabulary, ids)
+        x = jnp.take(table, ids, axis=0, mode="fill", fill_value=jnp.nan)
+        if self.padding_id is None:
+            return x
+        return jnp.where((ids == self.padding_id)[:, :, None], jnp.zeros_like(x), x)
+
+
+def check_rate(name: str, rate: float) -> None:
+    """ValueError unless `rate` is a probability below 1; a bool is no rate."""
+    if isinstance(rate, bool) or not 0 <= rate < 1:
+        raise ValueError(f"{name}={rate} must be a number from 0 up to, not including, 1")
+
+
+def check_names(carry: Carry | None, names: tuple[str, ...]) -> dict[str, Carry]:
+    """The carry by name, None for each where none is given; ValueError for other names."""
+    if carry is None:
+        return dict.fromkeys(names)
+    if not isinstance(carry, dict) or set(carry) != set(names):
+        given = sorted(carry) if isinstance(carry, dict) else type(carry).__name__
+        raise ValueError(f"carry is named {given}; this layer's names are {list(names)}")
+    return {name: carry[name] for name in names}
