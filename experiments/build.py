@@ -48,8 +48,12 @@ class Run(NamedTuple):
     solved: float | None
     stop_when_solved: bool
 
-    def is_better(self, score: float, threshold: float) -> bool:
-        return score > threshold if METRICS[self.metric].higher_is_better else score < threshold
+    def solves(self, score: float) -> bool:
+        """Whether a score is past the threshold that counts as solved; never where none is set."""
+        if self.solved is None:
+            return False
+        higher = METRICS[self.metric].higher_is_better
+        return score > self.solved if higher else score < self.solved
 
 
 def build(config: ConfigDict) -> Run:
@@ -149,7 +153,7 @@ def build_source(config: ConfigDict) -> Source:
     )
     for tested in source.lengths:
         with blame("config.eval.lengths"):
-            jax.eval_shape(source.eval_draw(tested), jax.random.key(0), None, None)
+            source.drawn_at(tested)[0].steps(tested)
     return source
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from experiments.errors import UserError
@@ -28,6 +28,7 @@ def start(main: Callable[[], int | None]) -> None:
     """Parses the flags, then runs `main` and exits with the status that it returns."""
 
     def run(_: Sequence[str]) -> None:
+        logging.set_verbosity(logging.WARNING)  # JAX tells which accelerators it did not find
         try:
             status = main()
         except UserError as error:

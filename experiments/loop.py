@@ -1,7 +1,6 @@
 """Runs one config: all its seeds in one program, from compilation to the last test row."""
 
 import time
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +33,7 @@ class Programs(NamedTuple):
     state: TrainState  # before the first step, leaves [S, ...]
     data: Batch | None
     train: Any
-    evaluate: dict[int | None, Any]  # by length; None is the training distribution
+    evaluate: dict[Any, Any]  # by what is drawn, `Source.drawn_at`
     seconds: float
 
 
@@ -52,8 +51,9 @@ def train_and_test(run: Run, seeds: tuple[int, ...], results: Results, show: Rep
         step = min(start + run.eval_every, run.steps)
         ids = _train_ids(run, every, start)
         state, sums = programs.train((jnp.int32(step - start), programs.data), state, ids)
+        trained = _by_seed(sums, len(seeds))
         elapsed = time.perf_counter() - began
-        for i, one in _by_seed(sums, len(seeds)):
+        for i, one in trained:
             if one["steps"]:
                 results.write(
                     "train",
@@ -72,12 +72,11 @@ def train_and_test(run: Run, seeds: tuple[int, ...], results: Results, show: Rep
             results.write("valid", seeds[i], step=step, **_averages(one))
         solved = np.zeros_like(active)
         for i, score in scores.items():
-            crossed = run.solved is not None and run.is_better(score, run.solved)
-            solved[i] = crossed and steps_to_solve[i] is None
+            solved[i] = run.solves(score) and steps_to_solve[i] is None
         if solved.any() and run.source.confirms:
             for i, one in _evaluate(run, programs, state, solved, "confirm", step).items():
-                solved[i] = run.is_better(mean(one["metric"], one["weight"]), run.solved)
-        for i in np.flatnonzero(solved):
+                solved[i] = run.solves(mean(one["metric"], one["weight"]))
+        for i in np.flatnonzero(solved).tolist():
             steps_to_solve[i] = step
         if run.stop_when_solved and solved.any():
             status = np.where(solved, SOLVED, state.status).astype(np.int32)
@@ -89,7 +88,7 @@ def train_and_test(run: Run, seeds: tuple[int, ...], results: Results, show: Rep
     seconds = time.perf_counter() - began
 
     status = np.asarray(state.status)
-    tested = {}
+    tested: dict[int, float] = {}
     for length in run.source.lengths:
         sound = (status != DIVERGED) & (status != UNUSED)
         for i, one in _evaluate(run, programs, state, sound, "test", length=length).items():
@@ -132,11 +131,11 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh) -> Pr
     def train(shared, state, ids):
         return train_steps(learner, source.train_draw(), state, shared[0], ids, shared[1])
 
-    def evaluation(length):
+    def evaluation(drawn):
         def evaluate(shared, params, key, active):
             batches, ids, data = shared
-            batches = jnp.where(active, batches, 0)
-            return eval_steps(learner, source.eval_draw(length), params, key, batches, ids, data)
+            batches = jnp.where(active, batches, 0)  # a seed that is not asked for costs nothing
+            return eval_steps(learner, source.eval_draw(drawn), params, key, batches, ids, data)
 
         _, ids = source.eval_ids("valid")
         return (
@@ -152,14 +151,16 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh) -> Pr
         .lower((jnp.int32(1), data), state, _train_ids(run, seeds, 0))
         .compile()
     )
-    programs = {length: evaluation(length) for length in dict.fromkeys((None, *source.lengths))}
+    wanted = {source.drawn_at(length) for length in (None, *source.lengths)}
+    programs = {drawn: evaluation(drawn) for drawn in wanted}
     return Programs(state, data, train_program, programs, time.perf_counter() - began)
 
 
 def _train_ids(run: Run, seeds: np.ndarray, start: int) -> np.ndarray | None:
     """Row ids [S, K, B] of one call, or None where batches are drawn."""
     ids = [run.source.train_ids(int(seed), start, run.eval_every) for seed in seeds]
-    return None if ids[0] is None else np.stack(ids)
+    rows = [one for one in ids if one is not None]
+    return np.stack(rows) if rows else None
 
 
 def _evaluate(
@@ -175,14 +176,14 @@ def _evaluate(
     keys = jax.vmap(lambda key: stream(key, split, step))(state.key)
     batches, ids = run.source.eval_ids(split)
     shared = (jnp.int32(batches), ids, programs.data)
-    sums = programs.evaluate[length](shared, state.params, keys, active)
+    sums = programs.evaluate[run.source.drawn_at(length)](shared, state.params, keys, active)
     return {i: one for i, one in _by_seed(sums, len(active)) if active[i]}
 
 
-def _by_seed(sums: Sums, count: int) -> Iterator[tuple[int, dict[str, float]]]:
+def _by_seed(sums: Sums, count: int) -> list[tuple[int, dict[str, float]]]:
+    """(position, sums) of the first `count` seeds, once the devices are done."""
     host = jax.device_get(sums)
-    for i in range(count):
-        yield i, {name: float(values[i]) for name, values in host.items()}
+    return [(i, {name: float(v[i]) for name, v in host.items()}) for i in range(count)]
 
 
 def _averages(one: dict[str, float]) -> dict[str, float]:

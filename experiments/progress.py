@@ -18,7 +18,7 @@ class Reporter:
         self.last_tenth = -1
 
     def update(self, step: int, note: str) -> None:
-        if self.bar is not None:
+        if self.task is not None and self.bar is not None:
             self.bar.update(self.task, completed=step, note=note)
             return
         tenth = 10 * step // self.steps
@@ -27,7 +27,7 @@ class Reporter:
             console.print(f"{self.name}  step {step}/{self.steps}  {note}", markup=False)
 
     def finish(self, note: str) -> None:
-        if self.bar is not None:
+        if self.task is not None and self.bar is not None:
             self.bar.remove_task(self.task)
         console.print(f"{self.name}  {note}", markup=False)
 

@@ -1,10 +1,10 @@
 """Where a run's batches come from: a task that draws them, or a data set that stays resident.
 
-Both offer the same five things to the loop, so that it need not know which one it has.
+Both offer the same things to the loop, so that it need not know which one it has.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,39 @@ import numpy as np
 from seqmodels.data import resident
 from seqmodels.training.step import Draw
 from seqmodels.types import Batch, Spec
+
+
+class Source(Protocol):
+    """`length` is None for rows as in training; a data set has no other."""
+
+    @property
+    def spec(self) -> Spec: ...
+    @property
+    def data(self) -> Batch | None:
+        """Rows that batches are taken from; None where they are drawn."""
+
+    @property
+    def lengths(self) -> tuple[int | None, ...]:
+        """Lengths tested, the first for the table."""
+
+    @property
+    def confirms(self) -> bool:
+        """Whether a fresh set can be drawn to confirm that a seed has solved the task."""
+
+    def chance(self, length: int | None) -> float: ...
+
+    def train_draw(self) -> Draw: ...
+
+    def train_ids(self, seed: int, start: int, steps: int) -> np.ndarray | None:
+        """Row ids [steps, B] of training steps from `start` on."""
+
+    def drawn_at(self, length: int | None) -> Any:
+        """What evaluation at this length draws, hashable; equal ones share a program."""
+
+    def eval_draw(self, drawn: Any) -> Draw: ...
+
+    def eval_ids(self, split: str) -> tuple[int, np.ndarray | None]:
+        """How many batches, and their row ids: arrays of one shape for all splits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +57,9 @@ class Drawn:
     batch: int
     eval_batch: int
     examples: dict[str, int]  # rows of "valid", "confirm" and "test"
-    lengths: tuple[int, ...]  # tested; the first is the table's
+    lengths: tuple[int, ...]
 
-    confirms: bool = True  # a fresh set can be drawn to confirm that a seed has solved the task
+    confirms: bool = True
     data: None = None
 
     @property
@@ -42,15 +75,19 @@ class Drawn:
     def train_ids(self, seed: int, start: int, steps: int) -> None:
         return None
 
-    def eval_draw(self, length: int | None) -> Draw:
-        """As in training, or rows of exactly `length`."""
-        task, size = self.task, self.length if length is None else length
-        if length is not None and getattr(task, "min_length", None) is not None:
-            task = dataclasses.replace(task, min_length=None)
-        return lambda key, ids, data: task.sample(key, self.eval_batch, size)
+    def drawn_at(self, length: int | None) -> tuple[Any, int]:
+        """Task and length: as in training, or all rows of exactly `length`."""
+        if length is None:
+            return self.task, self.length
+        if getattr(self.task, "min_length", None) is None:
+            return self.task, length
+        return dataclasses.replace(self.task, min_length=None), length
+
+    def eval_draw(self, drawn: tuple[Any, int]) -> Draw:
+        task, length = drawn
+        return lambda key, ids, data: task.sample(key, self.eval_batch, length)
 
     def eval_ids(self, split: str) -> tuple[int, None]:
-        """How many batches, and which rows."""
         return -(-self.examples[split] // self.eval_batch), None
 
 
@@ -68,7 +105,7 @@ class Resident:
     confirms: bool = False
     lengths: tuple[None, ...] = (None,)
 
-    def chance(self, length: None) -> float:
+    def chance(self, length: int | None) -> float:
         return self.majority
 
     def train_draw(self) -> Draw:
@@ -77,19 +114,18 @@ class Resident:
     def train_ids(self, seed: int, start: int, steps: int) -> np.ndarray:
         return resident.shuffled(self.rows["train"], self.batch, seed, start, steps)
 
-    def eval_draw(self, length: None) -> Draw:
+    def drawn_at(self, length: int | None) -> None:
+        return None
+
+    def eval_draw(self, drawn: None) -> Draw:
         return lambda key, ids, data: resident.take(data, ids)
 
     def eval_ids(self, split: str) -> tuple[int, np.ndarray]:
-        """How many batches, and which rows: as many for every split, so that one program serves."""
         ids = resident.in_order(self.rows[split], self.eval_batch)
         longest = max(len(resident.in_order(r, self.eval_batch)) for n, r in self.rows.items())
         padded = np.full((longest, self.eval_batch), resident.NO_ROW, np.int32)
         padded[: len(ids)] = ids
         return len(ids), padded
-
-
-Source = Drawn | Resident
 
 
 def example(source: Source) -> Batch:

@@ -169,7 +169,7 @@ class Stack(nn.Module):
 
     def __call__(
         self, x: Array, carry: Carry | None = None, *, train: bool = False, **flags: Any
-    ) -> tuple[jax.Array, Carry]:
+    ) -> tuple[Array, Carry]:
         given = check_names(carry, tuple(f"layer_{i}" for i in range(len(self.cells))))
         final = {}
         for i, (name, layer) in enumerate(zip(given, self.layer, strict=True)):

@@ -50,5 +50,5 @@ def max(
     return jnp.where(jnp.any(mask, axis=1)[:, None], highest, jnp.zeros_like(highest))
 
 
-Readout = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+Readout = Callable[[Array, Array, Array], Array]
 READOUTS: dict[str, Readout] = {"last": last, "first": first, "mean": mean, "max": max}

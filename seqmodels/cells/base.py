@@ -86,7 +86,5 @@ def affine(x: Array, kernel: Array, bias: Array | None = None, dtype: Any = None
     """
     dtype = jnp.dtype(kernel.dtype if dtype is None else dtype)
     wide = jnp.promote_types(dtype, jnp.float32)
-    y = jnp.matmul(
-        jnp.asarray(x).astype(dtype), kernel.astype(dtype), preferred_element_type=wide
-    )
+    y = jnp.matmul(jnp.asarray(x).astype(dtype), kernel.astype(dtype), preferred_element_type=wide)
     return y if bias is None else y + jnp.broadcast_to(bias.astype(wide), y.shape)

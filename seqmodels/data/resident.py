@@ -1,5 +1,6 @@
 """Small data sets that stay on the device: batches are row ids, shuffled on the host."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
@@ -13,7 +14,7 @@ NO_ROW = -1
 def take(data: Batch, ids: Int[Array, "B"]) -> Batch:
     """Rows `ids` of `data`; a row for NO_ROW has no real step and no weight. Works under jit."""
     there = ids >= 0
-    rows = Batch(*(None if leaf is None else leaf[jnp.maximum(ids, 0)] for leaf in data))
+    rows = jax.tree.map(lambda leaf: leaf[jnp.maximum(ids, 0)], data)
 
     def keep(leaf):
         return jnp.where(jnp.reshape(there, (-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
@@ -29,8 +30,7 @@ def stack_splits(splits: dict[str, Batch]) -> tuple[Batch, dict[str, np.ndarray]
         name: np.arange(start, start + size)
         for name, start, size in zip(splits, first, sizes, strict=False)
     }
-    leaves = zip(*splits.values(), strict=True)
-    return Batch(*(None if leaf[0] is None else np.concatenate(leaf) for leaf in leaves)), rows
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *splits.values()), rows
 
 
 def in_order(rows: np.ndarray, batch: int) -> Int[np.ndarray, "N B"]:

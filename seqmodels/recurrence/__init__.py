@@ -1,5 +1,6 @@
 """Running a cell over time: one function, several implementations with equal results."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from seqmodels.recurrence import fused, reference
 from seqmodels.recurrence.reference import Steps
 from seqmodels.types import Array, Carry, Key, Noise, Params
 
-IMPLEMENTATIONS = {"reference": reference.scan, "fused": fused.scan}
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {"reference": reference.scan, "fused": fused.scan}
 
 
 def choose(cell: Any, implementation: str = "auto") -> str:
@@ -157,7 +158,8 @@ def _check_flag(name, flag, batch, length):
 
 def _check_carry(carry, initial):
     """The given carry as arrays, or a ValueError that names the leaf that does not fit."""
-    given, expected = jax.tree.structure(carry), jax.tree.structure(initial)
+    given: Any = jax.tree.structure(carry)
+    expected: Any = jax.tree.structure(initial)
     if given != expected:
         raise ValueError(f"carry has structure {given}; this cell's is {expected}")
     leaves = jax.tree_util.tree_leaves_with_path(carry)

@@ -14,10 +14,10 @@ import optax
 
 from seqmodels.optim import global_norm
 from seqmodels.training.state import DIVERGED, RUNNING, TrainState, stream
-from seqmodels.types import Batch, Key, Params
+from seqmodels.types import Array, Batch, Key, Params
 
-Term = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-Sums = dict[str, jax.Array]
+Term = Callable[[Array, Array, Array], tuple[Array, Array]]
+Sums = dict[str, Array]
 Draw = Callable[[Key, Any, Any], Batch]  # (key, row ids or None, data or None) -> batch
 
 
