@@ -133,8 +133,10 @@ def build_source(config: ConfigDict) -> Source:
                 f"config.eval.{field}={test[field]} must be a multiple of "
                 f"config.eval.batch={test.batch}"
             )
-    if not test.lengths:
-        raise UserError("config.eval.lengths is empty; give the lengths to test, e.g. (200,)")
+    if not test.lengths or not all(isinstance(n, int) for n in test.lengths):
+        raise UserError(
+            f"config.eval.lengths={tuple(test.lengths)} must be lengths to test, like (200,)"
+        )
     if len(set(test.lengths)) < len(test.lengths):
         raise UserError(f"config.eval.lengths={tuple(test.lengths)} names a length twice")
     with blame("config.task.length"):

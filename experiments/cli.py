@@ -1,14 +1,17 @@
 """Command lines: flags, one-line errors with exit status 2, and devices.
 
-absl by itself answers a bad flag with exit status 1 and a traceback.
+Flags are defined when a command starts, not when its module is imported, so that notebooks can
+import anything. absl by itself answers a bad flag with exit status 1 and a traceback.
 """
 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from experiments.errors import UserError
 
@@ -18,19 +21,46 @@ FAILED = 1
 """Exit status when a run of a comparison failed."""
 
 
-def define_config(default: str) -> flags.FlagHolder:
-    return config_flags.DEFINE_config_file(
-        "config", default, "Python file with get_config(), and its argument after a colon."
-    )
+def start(main: Callable[..., int], *, workdir: str, config: str | None = None) -> None:
+    """Runs `main(workdir)`, or `main(workdir, config)`, and exits with the status it returns.
 
+    workdir  the default, as shown by --help; "" lets the config decide
+    config   the default config file, where the command takes one
+    """
 
-def start(main: Callable[[], int | None]) -> None:
-    """Parses the flags, then runs `main` and exits with the status that it returns."""
+    def parse(argv: Sequence[str]) -> list[str]:
+        try:
+            flags.DEFINE_string("workdir", workdir, "Directory of the results.")
+            if config:
+                config_flags.DEFINE_config_file(
+                    "config",
+                    None,
+                    f"File with get_config() and, after a colon, its argument. Default: {config}",
+                )
+            # ml_collections looks for overrides in sys.argv alone, where flag files are folded.
+            sys.argv = [argv[0], *flags.FLAGS.read_flags_from_files(list(argv[1:]))]
+            names = {a.split("=")[0].lstrip("-") for a in sys.argv if a.startswith("-")}
+            if names & {"help", "helpshort", "h"}:
+                _help()
+            if config and "config" not in names:
+                sys.argv.insert(1, f"--config={config}")
+            rest = flags.FLAGS(sys.argv)
+            if config and not isinstance(flags.FLAGS.config, ConfigDict):
+                getattr(flags.FLAGS.config, "lock", None)  # a missing file raises only now
+                raise ValueError("get_config() of the --config file must return a ConfigDict")
+        except Exception as error:  # a config is code: whatever it raises is the user's to mend
+            _refuse(_one_line(error))
+        if len(rest) > 1:
+            _refuse(f"{rest[1]!r} is not a flag; flags look like --workdir=PATH")
+        return rest
 
     def run(_: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)  # JAX tells which accelerators it did not find
+        given: list[Any] = [Path(flags.FLAGS.workdir)]
+        if config is not None:
+            given.append(flags.FLAGS.config)
         try:
-            status = main()
+            status = main(*given)
         except UserError as error:
             _refuse(str(error))
         except KeyboardInterrupt:
@@ -40,7 +70,7 @@ def start(main: Callable[[], int | None]) -> None:
             sys.exit(130)
         sys.exit(status)
 
-    app.run(run, flags_parser=_parse)
+    app.run(run, flags_parser=parse)
 
 
 def use_cores(seeds: int) -> None:
@@ -51,20 +81,29 @@ def use_cores(seeds: int) -> None:
     jax.config.update("jax_num_cpu_devices", max(1, min(seeds, cores or 1)))
 
 
-def _parse(argv: Sequence[str]) -> list[str]:
-    try:
-        rest = flags.FLAGS(list(argv))
-    except Exception as error:  # config files are code: whatever they raise is the user's to see
-        if isinstance(
-            error, flags.Error | AttributeError | KeyError | TypeError | ValueError | OSError
-        ):
-            _refuse(" ".join(str(error).split()))
-        raise
-    if len(rest) > 1:
-        _refuse(f"{rest[1]!r} is not a flag; flags look like --workdir=PATH")
-    return rest
+def _help() -> NoReturn:
+    print(sys.modules["__main__"].__doc__)
+    for name in ("config", "workdir"):
+        if name in flags.FLAGS:
+            print(f"  --{name}: {flags.FLAGS[name].help}")
+    if "config" in flags.FLAGS:
+        print("  --config.GROUP.FIELD=VALUE: any field of the config; see configs/base.py")
+    sys.exit(0)
 
 
-def _refuse(message: str) -> None:
+def _one_line(error: Exception) -> str:
+    if isinstance(error, KeyError | AttributeError):  # from ConfigDict, with the nearest name
+        while error.args and isinstance(error.args[0], Exception):
+            error = error.args[0]
+        return "no such config field: " + ", ".join(str(error.args[0]).splitlines())
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any(line.startswith("Traceback") for line in lines):
+        return f"{lines[0].split(': Error')[0]}: {lines[-1].split(': ', 1)[-1]}"
+    if not isinstance(error, flags.Error | OSError | TypeError | ValueError):
+        return f"--config file: {type(error).__name__}: {error}"
+    return " ".join(lines)
+
+
+def _refuse(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)

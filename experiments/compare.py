@@ -9,19 +9,14 @@ others still ran), 2 for a mistake in the command or config, 3 if a seed diverge
 
 from pathlib import Path
 
-from absl import flags
+from ml_collections import ConfigDict
 
 from experiments import cli
 
-CONFIG = cli.define_config("configs/compare.py")
-WORKDIR = flags.DEFINE_string("workdir", "runs/compare", "Where results go.")
 
-
-def main() -> int:
-    config = CONFIG.value
-    workdir = Path(WORKDIR.value)
+def main(workdir: Path, config: ConfigDict) -> int:
     if "runs" not in config:
-        raise cli.UserError("this config is one run; compare takes one with `runs`, or use train")
+        raise cli.UserError("this config is one run; use experiments.train, or give it `runs`")
     cli.use_cores(max((run.train.seeds for run in config.runs.values()), default=1))
     from experiments.report import write_report
     from experiments.runs import run_many
@@ -34,4 +29,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    cli.start(main)
+    cli.start(main, workdir="runs/compare", config="configs/compare.py")

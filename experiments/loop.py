@@ -1,6 +1,7 @@
 """Runs one config: all its seeds in one program, from compilation to the last test row."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -119,7 +120,11 @@ def train_and_test(run: Run, seeds: tuple[int, ...], results: Results, show: Rep
 
 
 def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh) -> Programs:
-    """The initial state of every seed and the compiled calls, with the seconds that they took."""
+    """The initial state of every seed and the compiled calls, with the seconds that they took.
+
+    Programs are compiled side by side: the compiler leaves Python's lock and has the cores to
+    itself, and the first start spends more time here than anywhere else.
+    """
     began = time.perf_counter()
     learner, source = run.learner, run.source
     inputs, mask = zeros(example(source))
@@ -129,7 +134,8 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh) -> Pr
         return state.replace(status=jnp.where(used, RUNNING, UNUSED).astype(jnp.int32))
 
     def train(shared, state, ids):
-        return train_steps(learner, source.train_draw(), state, shared[0], ids, shared[1])
+        steps, data = shared
+        return train_steps(learner, source.train_draw(), state, steps, ids, data)
 
     def evaluation(drawn):
         def evaluate(shared, params, key, active):
@@ -137,23 +143,36 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh) -> Pr
             batches = jnp.where(active, batches, 0)  # a seed that is not asked for costs nothing
             return eval_steps(learner, source.eval_draw(drawn), params, key, batches, ids, data)
 
-        _, ids = source.eval_ids("valid")
-        return (
-            jax.jit(parallel.for_each_seed(evaluate, mesh))
-            .lower((jnp.int32(1), ids, data), state.params, state.key, used)
-            .compile()
-        )
+        return evaluate
+
+    def compiled(function, shared, *own, donate=()):
+        program = jax.jit(parallel.for_each_seed(function, mesh), donate_argnums=donate)
+        return program.lower(shared, *own).compile()
 
     data = parallel.replicate(source.data, mesh)
-    state = jax.jit(parallel.for_each_seed(initial, mesh))((), seeds, used)
-    train_program = (
-        jax.jit(parallel.for_each_seed(train, mesh), donate_argnums=1)
-        .lower((jnp.int32(1), data), state, _train_ids(run, seeds, 0))
-        .compile()
+    steps, ids = jnp.int32(1), source.eval_ids("valid")[1]
+    state = parallel.typed(
+        jax.eval_shape(parallel.for_each_seed(initial, mesh), (), seeds, used), mesh
     )
     wanted = {source.drawn_at(length) for length in (None, *source.lengths)}
-    programs = {drawn: evaluation(drawn) for drawn in wanted}
-    return Programs(state, data, train_program, programs, time.perf_counter() - began)
+    with ThreadPoolExecutor() as pool:
+        start = pool.submit(compiled, initial, (), seeds, used)
+        step = pool.submit(
+            compiled, train, (steps, data), state, _train_ids(run, seeds, 0), donate=1
+        )
+        score = {
+            drawn: pool.submit(
+                compiled, evaluation(drawn), (steps, ids, data), state.params, state.key, used
+            )
+            for drawn in wanted
+        }
+        return Programs(
+            state=start.result()((), seeds, used),
+            data=data,
+            train=step.result(),
+            evaluate={drawn: program.result() for drawn, program in score.items()},
+            seconds=time.perf_counter() - began,
+        )
 
 
 def _train_ids(run: Run, seeds: np.ndarray, start: int) -> np.ndarray | None:

@@ -8,19 +8,16 @@ command or config, 3 if a seed diverged.
 
 from pathlib import Path
 
-from absl import flags
+from ml_collections import ConfigDict
 
 from experiments import cli
 
-CONFIG = cli.define_config("configs/adding.py")
-WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Where results go. Default: runs/TASK_LABEL of the config."
-)
 
-
-def main() -> int:
-    config = CONFIG.value
-    workdir = Path(WORKDIR.value or f"runs/{config.task.name}_{config.label}".replace(" ", "_"))
+def main(workdir: Path, config: ConfigDict) -> int:
+    if "runs" in config:
+        raise cli.UserError("this config is a comparison; use experiments.compare")
+    if workdir == Path():
+        workdir = Path("runs", f"{config.task.name} {config.label}".replace(" ", "_"))
     cli.use_cores(config.train.seeds)
     from experiments.runs import run_one
 
@@ -30,4 +27,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    cli.start(main)
+    cli.start(main, workdir="", config="configs/adding.py")

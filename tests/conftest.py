@@ -14,7 +14,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # Shape annotations of the library are checked at each call made by a test.
-install_import_hook("seqmodels", "beartype.beartype").install()
+install_import_hook("seqmodels", "beartype.beartype")
 
 settings.register_profile(
     "seqmodels",

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Shaped
 
 from seqmodels.recurrence import fused, reference
-from seqmodels.recurrence.reference import Steps
+from seqmodels.recurrence.reference import Steps, select
 from seqmodels.types import Array, Carry, Key, Noise, Params
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {"reference": reference.scan, "fused": fused.scan}
@@ -85,17 +85,17 @@ def run(
         carry = _check_carry(carry, initial)
         initial = jax.tree.map(lambda new, old: new.astype(old.dtype), initial, carry)
 
-    if mask is not None:
-        x = jnp.where(jnp.reshape(mask, mask.shape + (1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
     if reset is not None and reverse:
         reset = jnp.concatenate([reset[:, 1:], jnp.zeros_like(reset[:, :1])], axis=1)
     noise = cell.noise(key, batch, length) if key is not None else None
     noise = Noise() if noise is None else noise
 
-    def time_first(flag):
-        return None if flag is None else jnp.swapaxes(flag, 0, 1)
+    def time_first(a):
+        return None if a is None else jnp.swapaxes(a, 0, 1)
 
     steps = Steps(time_first(x), time_first(mask), time_first(reset), noise.step)
+    # After the transpose, which then is one copy together with it.
+    steps = steps._replace(x=select(steps.mask, steps.x, jnp.zeros_like(steps.x)))
     anchor = _anchor(params, x)
     carry, initial = (_add_anchor(tree, anchor) for tree in (carry, initial))
     if remat is None:
@@ -116,14 +116,15 @@ def _chunked(scan, size, cell, reverse, unroll, params, steps, carry, initial, s
         steps = jax.tree.map(
             lambda a: jnp.pad(a, [(0, pad)] + [(0, 0)] * (a.ndim - 1)), steps._replace(mask=mask)
         )
-    chunks = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[1:]), steps)
+    count = (length + pad) // size
+    chunks = jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), steps)
 
     @jax.checkpoint
     def body(carry, chunk):
         return scan(cell, reverse, unroll, params, chunk, carry, initial, sequence_noise)
 
     carry, y = jax.lax.scan(body, carry, chunks, reverse=reverse)
-    return carry, y.reshape(-1, *y.shape[2:])[:length]
+    return carry, y.reshape(count * size, *y.shape[2:])[:length]
 
 
 def _as_mask(mask, lengths, batch, length):

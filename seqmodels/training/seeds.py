@@ -26,6 +26,14 @@ def shard(tree: Any, mesh: Mesh) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, P("seed")))
 
 
+def typed(tree: Any, mesh: Mesh) -> Any:
+    """Shapes of leaves with a leading seed axis, with the sharding that `shard` gives them."""
+    sharding = NamedSharding(mesh, P("seed"))
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
+    )
+
+
 def replicate(tree: Any, mesh: Mesh) -> Any:
     """Puts a copy of every leaf on every device, for all seeds to read."""
     return jax.device_put(tree, NamedSharding(mesh, P()))

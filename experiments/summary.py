@@ -1,0 +1,254 @@
+"""From the files of a work directory to numbers: one `Arm` for each task and label.
+
+Only files are read: config.json, results.jsonl and error.txt. What a run lacks shows as missing
+seeds, so that a comparison which was interrupted, or is still going on, can be summed up too.
+"""
+
+import csv
+import functools
+import io
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.errors import UserError
+from experiments.results import Row, read_rows
+
+COLUMNS = (
+    "task",
+    "cell",
+    "seeds",
+    "params",
+    "metric",
+    "mean",
+    "std",
+    "chance",
+    "solved",
+    "steps_to_solve",
+    "seconds",
+    "status",
+)
+FIRST = ("rnn", "lstm", "gru")
+"""The order that readers know; whatever else there is comes after it."""
+
+
+class Metric(NamedTuple):
+    """How a metric is written out, and which way it improves."""
+
+    name: str
+    higher_is_better: bool
+
+    @property
+    def axis(self) -> str:
+        return f"{self.name} ({'higher' if self.higher_is_better else 'lower'} is better)"
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.higher_is_better else -1
+
+
+METRICS = {  # those of seqmodels.metrics, which cannot be imported without JAX
+    "accuracy": Metric("accuracy", True),
+    "mse": Metric("mean squared error", False),
+    "cross_entropy": Metric("cross entropy in nats", False),
+    "binary_cross_entropy": Metric("binary cross entropy in nats", False),
+    "bits": Metric("bits", False),
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One label on one task, with the rows of those seeds that its config asks for."""
+
+    task: str
+    label: str
+    config: Row
+    rows: tuple[Row, ...] = ()
+    error: str = ""  # last line of error.txt
+
+    @property
+    def seeds(self) -> range:
+        first, count = self.config["train"]["seed"], self.config["train"]["seeds"]
+        return range(first, first + count)
+
+    @functools.cached_property
+    def finals(self) -> list[Row]:
+        by_seed = {row["seed"]: row for row in self.rows if row["kind"] == "final"}
+        return [by_seed[seed] for seed in self.seeds if seed in by_seed]
+
+    @functools.cached_property
+    def sound(self) -> list[Row]:
+        """Final rows with a score: diverged seeds enter no mean, count or median."""
+        return [r for r in self.finals if r["status"] != "diverged" and r["score"] is not None]
+
+    @property
+    def diverged(self) -> int:
+        return len(self.finals) - len(self.sound)
+
+    @property
+    def status(self) -> str:
+        if self.diverged:
+            return "diverged"
+        return "ok" if len(self.finals) == len(self.seeds) else "failed"
+
+    @property
+    def scores(self) -> list[float]:
+        return [row["score"] for row in self.sound]
+
+    @property
+    def steps_to_solve(self) -> list[int]:
+        return [row["steps_to_solve"] for row in self.sound if row["solved"]]
+
+    @property
+    def solved(self) -> int | None:
+        """How many seeds; None where no threshold is set or no seed has ended."""
+        if self.threshold is None or not self.finals:
+            return None
+        return len(self.steps_to_solve)
+
+    @property
+    def threshold(self) -> float | None:
+        return self.config["train"]["solved"]
+
+    @property
+    def gated(self) -> bool:
+        """Only cells with gates have a start for them in the config."""
+        model = self.config["model"]
+        return model["gate_bias"] is not None or model["chrono_length"] is not None
+
+    @property
+    def params(self) -> int | None:
+        return self.finals[0]["params"] if self.finals else None
+
+    @property
+    def metric(self) -> str | None:
+        return self.finals[0]["metric"] if self.finals else None
+
+    @property
+    def chance(self) -> float | None:
+        return self.finals[0]["chance"] if self.finals else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Of all programs that ran these seeds: those of one program share its clock."""
+        programs = {(row["seconds"], row["compile_seconds"]) for row in self.finals}
+        return sum(seconds for seconds, _ in programs) if programs else None
+
+    def curves(self) -> dict[int, tuple[list[int], list[float]]]:
+        """Steps and validation scores of each seed; nan where a score was not finite."""
+        curves: dict[int, tuple[list[int], list[float]]] = {}
+        for row in self.rows:
+            if row["kind"] == "valid":
+                steps, scores = curves.setdefault(row["seed"], ([], []))
+                steps.append(row["step"])
+                scores.append(math.nan if row["score"] is None else row["score"])
+        return curves
+
+    def tests(self) -> dict[int, list[Row]]:
+        """Test rows of sound seeds by length, the shortest first; empty for a data set."""
+        sound = {row["seed"] for row in self.sound}
+        tests: dict[int, list[Row]] = {}
+        for row in self.rows:
+            if row["kind"] == "test" and row["seed"] in sound and row["score"] is not None:
+                if row["length"] is not None:
+                    tests.setdefault(row["length"], []).append(row)
+        return dict(sorted(tests.items()))
+
+
+def read_arms(workdir: Path) -> list[Arm]:
+    """Every arm of a run or a comparison, in the order of the report.
+
+    Raises UserError for a directory without a config.json of either, or with corrupt results.
+    """
+    path = workdir / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(
+            f"--workdir={workdir} holds no run ({path.name}: {error.strerror})"
+        ) from error
+    except ValueError:
+        raise UserError(f"{path} is not JSON") from None
+    if not isinstance(config, dict) or not {"runs", "train"} & {*config}:
+        raise UserError(f"{path} is neither of a run nor of a comparison")
+
+    runs = config.get("runs", {"": config})
+    arms = []
+    for name, one in runs.items():
+        task = _task_name(one["task"], [other["task"] for other in runs.values()])
+        twins = [r for r in runs.values() if (r["task"], r["label"]) == (one["task"], one["label"])]
+        label = one["label"] if len(twins) == 1 else f"{one['label']} ({name})"
+        arms.append(_read_arm(workdir / name, task, label, one))
+    tasks = list(dict.fromkeys(arm.task for arm in arms))
+    return sorted(arms, key=lambda arm: (tasks.index(arm.task), *_rank(arm)))
+
+
+def by_task(arms: Iterable[Arm]) -> dict[str, list[Arm]]:
+    tasks: dict[str, list[Arm]] = {}
+    for arm in arms:
+        tasks.setdefault(arm.task, []).append(arm)
+    return tasks
+
+
+def stderr(values: list[float]) -> float:
+    """Standard error of the mean; infinite for one value, which says nothing of a spread."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+
+
+def summary_row(arm: Arm) -> dict[str, str]:
+    """The cells of summary.csv; what does not exist is empty."""
+    scores, steps = arm.scores, arm.steps_to_solve
+    values = {
+        "task": arm.task,
+        "cell": arm.label,
+        "seeds": len(arm.finals),
+        "params": arm.params,
+        "metric": arm.metric,
+        "mean": statistics.fmean(scores) if scores else None,
+        "std": statistics.stdev(scores) if len(scores) > 1 else None,
+        "chance": arm.chance,
+        "solved": arm.solved,
+        "steps_to_solve": statistics.median(steps) if steps else None,
+        "seconds": arm.seconds,
+        "status": arm.status,
+    }
+    return {
+        key: "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+        for key, value in values.items()
+    }
+
+
+def summary_csv(arms: Iterable[Arm]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(summary_row(arm) for arm in arms)
+    return text.getvalue()
+
+
+def _read_arm(place: Path, task: str, label: str, config: Row) -> Arm:
+    results, error = place / "results.jsonl", place / "error.txt"
+    rows = read_rows(results) if results.exists() else []
+    trace = error.read_text().strip().splitlines() if error.exists() else []
+    arm = Arm(task, label, config, error=trace[-1] if trace else "")
+    wanted = tuple(row for row in rows if row["seed"] in arm.seeds)
+    return Arm(task, label, config, wanted, arm.error)
+
+
+def _task_name(task: Row, others: list[Row]) -> str:
+    """ "adding", or "adding length=400" where a comparison has the task in several forms."""
+    same = [other for other in others if other["name"] == task["name"]]
+    differing = [key for key in task if any(other.get(key) != task[key] for other in same)]
+    return " ".join([task["name"], *(f"{key}={task[key]}" for key in differing)])
+
+
+def _rank(arm: Arm) -> tuple[int, ...]:
+    """rnn, lstm, gru, then variants of each; others as in the config."""
+    return tuple(
+        FIRST.index(name) if name in FIRST else len(FIRST)
+        for name in (arm.label, arm.config["model"]["cell"])
+    )

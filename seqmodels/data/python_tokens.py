@@ -1,0 +1,194 @@
+"""Labelling Python source byte by byte: is this byte part of a name, a string, a comment ...?
+
+The text is the running interpreter's own standard library, so nothing is downloaded. Most kinds
+can be told from a few bytes; whether one stands inside a string is decided by a quote that may
+lie hundreds of bytes back. Files are split whole, yet relatives remain (the character tables in
+`encodings/` are much alike), so scores say more about remembering than about new code.
+"""
+
+import codecs
+import functools
+import hashlib
+import io
+import os
+import platform
+import sys
+import sysconfig
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from seqmodels.data.chance import majority_accuracy
+from seqmodels.data.prepare import SPLITS, check_split, prepare, read
+from seqmodels.data.token_kinds import KINDS, label_bytes
+from seqmodels.types import Batch, Spec
+
+PAD_ID = 0  # the only reserved id; byte b has id b + 1, so there are no unknown symbols
+VOCABULARY = 257
+
+# Tests hold malformed files on purpose; installed packages are not the standard library.
+_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+
+
+@dataclass(frozen=True)
+class PythonTokens:
+    """Windows of source bytes with a kind for each byte, an index into `token_kinds.KINDS`.
+
+    window      bytes T of a row; a file is cut into consecutive rows, its last one padded
+    source_dir  where to look for .py files; None is the running Python's standard library
+
+    The prepared data are named after the Python version and the sources' contents: changed
+    sources are prepared anew.
+    """
+
+    window: int = 256
+    source_dir: str | Path | None = None
+
+    spec: ClassVar[Spec] = Spec(
+        inputs=VOCABULARY,
+        tokens=True,
+        outputs=len(KINDS),
+        per_step=True,
+        loss="cross_entropy",
+        metric="accuracy",
+    )
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"window is {self.window}; allowed: 1 or more bytes")
+
+    def load(self, split: str, data_dir: str | Path | None = None) -> Batch:
+        """All N windows of a split's files: inputs and targets int32 [N, window].
+
+        Raises ValueError for an unknown split, or for sources that leave a split empty; OSError
+        if `data_dir` cannot be written.
+        """
+        examples = self._read(split, data_dir)
+        inputs = self._windows([example["bytes"] + np.int32(1) for example in examples])
+        targets = self._windows([example["kinds"] for example in examples])
+        mask = inputs != PAD_ID
+        return Batch(inputs, targets, mask, weights=mask.astype(np.float32))
+
+    def ids(self, split: str, data_dir: str | Path | None = None) -> np.ndarray:
+        """The file of each window, a path below the source directory, str [N]."""
+        examples = self._read(split, data_dir)
+        counts = [-(-len(example["bytes"]) // self.window) for example in examples]
+        return np.repeat([example["path"].decode() for example in examples], counts)
+
+    def chance(self, data_dir: str | Path | None = None) -> float:
+        """Test accuracy, over bytes, of always answering the training set's commonest kind."""
+        return majority_accuracy(self.load("train", data_dir), self.load("test", data_dir))
+
+    def _windows(self, rows: list[np.ndarray]) -> np.ndarray:
+        """Cuts each row into windows, its last one filled up with zeros: int32 [N, window]."""
+        return np.concatenate(
+            [
+                np.pad(row.astype(np.int32), (0, -len(row) % self.window)).reshape(-1, self.window)
+                for row in rows
+            ]
+        )
+
+    def _read(self, split: str, data_dir: str | Path | None) -> list[dict[str, Any]]:
+        check_split(split)
+        root = Path(self.source_dir or sysconfig.get_path("stdlib")).expanduser().resolve()
+        builder = _builder_class(root, _fingerprint(root))
+        return read(
+            prepare(lambda path: builder(data_dir=path, file_format="array_record"), data_dir),
+            split,
+        )
+
+
+def split_of(path: str) -> str:
+    """The split of a file: about 80/10/10, by its path alone, so other files never move it."""
+    bucket = int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big") % 10
+    return {8: "valid", 9: "test"}.get(bucket, "train")
+
+
+def source_files(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Relative path and contents of each Python file below `root`, sorted, without tests."""
+    for directory, below, names in os.walk(root):
+        below[:] = sorted(set(below) - _LEFT_OUT)  # in place: os.walk descends into these
+        for name in sorted(names):
+            if name.endswith(".py"):
+                path = Path(directory, name)
+                yield path.relative_to(root).as_posix(), path.read_bytes()
+
+
+def utf8_source(contents: bytes) -> bytes:
+    """A file's source as UTF-8 without byte order mark.
+
+    Raises ValueError if the file declares or holds any other encoding.
+    """
+    source = contents.removeprefix(codecs.BOM_UTF8)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        text = source.decode(encoding)
+    except (SyntaxError, LookupError) as error:  # no such encoding, or none of text
+        raise ValueError(str(error)) from error
+    if text.encode() != source:  # plain ASCII passes under any name
+        raise ValueError(f"encoding is {encoding}; allowed: utf-8")
+    return source
+
+
+def _fingerprint(root: Path) -> str:
+    """Names what the prepared data depend on: the tokenizer's version and the sources."""
+    digest = hashlib.sha256()
+    for path, contents in source_files(root):
+        digest.update(f"{path}\0{len(contents)}\0".encode() + contents)
+    return f"{sys.implementation.name}-{platform.python_version()}-{digest.hexdigest()[:12]}"
+
+
+def _examples(root: Path, split: str) -> Iterator[dict[str, Any]]:
+    """The labelled files of a split, in the order of their paths."""
+    total = 0  # bytes
+    for path, contents in source_files(root):
+        if split_of(path) != split:
+            continue
+        try:
+            source = utf8_source(contents)
+            kinds = label_bytes(source)
+        except ValueError:
+            continue  # a template, or another encoding: nothing to label
+        total += len(source)
+        yield {
+            "bytes": np.frombuffer(source, np.uint8),
+            "kinds": np.frombuffer(kinds, np.uint8),
+            "path": path,
+        }
+    if not total:
+        raise ValueError(f"no usable Python file below {root} for split {split!r}")
+
+
+@functools.cache
+def _builder_class(root: Path, fingerprint: str) -> type:
+    import tensorflow_datasets as tfds
+
+    class PythonTokensBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
+        name = "python_tokens"
+        VERSION = tfds.core.Version("1.0.0")
+        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=fingerprint)]
+
+        def _info(self) -> tfds.core.DatasetInfo:
+            return tfds.core.DatasetInfo(
+                builder=self,
+                features=tfds.features.FeaturesDict(
+                    {
+                        "bytes": tfds.features.Tensor(shape=(None,), dtype=np.uint8),
+                        "kinds": tfds.features.Tensor(shape=(None,), dtype=np.uint8),
+                        "path": tfds.features.Text(),
+                    }
+                ),
+                disable_shuffling=True,  # stored in the order of the keys
+            )
+
+        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
+            return {split: self._generate_examples(split) for split in SPLITS}
+
+        def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+            yield from enumerate(_examples(root, split))
+
+    return PythonTokensBuilder
