@@ -15,6 +15,7 @@ from experiments.sources import Drawn, Resident, Source, example, zeros
 from seqmodels import initializers, optim
 from seqmodels.cells import CELLS, Cell
 from seqmodels.data import DATASETS, resident
+from seqmodels.data.prepare import SPLITS
 from seqmodels.layers import MERGES, Embed, Stack
 from seqmodels.losses import LOSSES
 from seqmodels.metrics import METRICS
@@ -121,8 +122,9 @@ def build_source(config: ConfigDict) -> Source:
                 f"config.eval.lengths={tuple(test.lengths)}: {name} is a data set "
                 "with rows of its own lengths; set it to ()"
             )
-        data, rows = resident.stack_splits({s: task.load(s) for s in ("train", "valid", "test")})
-        return Resident(task.spec, data, rows, task.chance(), batch, test.batch)
+        with blame("config.task"):
+            data, rows = resident.stack_splits({split: task.load(split) for split in SPLITS})
+            return Resident(task.spec, data, rows, task.chance(), batch, test.batch)
 
     if length is None:
         raise UserError(f"config.task.length is missing; {name} needs one")

@@ -21,10 +21,10 @@ FAILED = 1
 """Exit status when a run of a comparison failed."""
 
 
-def start(main: Callable[..., int], *, workdir: str, config: str | None = None) -> None:
+def start(main: Callable[..., int], *, workdir: str | None, config: str | None = None) -> None:
     """Runs `main(workdir)`, or `main(workdir, config)`, and exits with the status it returns.
 
-    workdir  the default, as shown by --help; "" lets the config decide
+    workdir  the default, None lets the config decide
     config   the default config file, where the command takes one
     """
 
@@ -56,7 +56,7 @@ def start(main: Callable[..., int], *, workdir: str, config: str | None = None) 
 
     def run(_: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)  # JAX tells which accelerators it did not find
-        given: list[Any] = [Path(flags.FLAGS.workdir)]
+        given: list[Any] = [Path(flags.FLAGS.workdir) if flags.FLAGS.workdir else None]
         if config is not None:
             given.append(flags.FLAGS.config)
         try:

@@ -11,10 +11,10 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def blame(field: str) -> Iterator[None]:
-    """Turns a ValueError of the library into a UserError that names the config field."""
+    """Turns a ValueError or OSError of the library into a UserError that names the field."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise UserError(f"{field}: {error}") from error
 
 

@@ -9,8 +9,9 @@ import functools
 import io
 import json
 import math
+import re
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -68,12 +69,11 @@ class Arm:
     label: str
     config: Row
     rows: tuple[Row, ...] = ()
-    error: str = ""  # last line of error.txt
+    error: str = ""  # what error.txt says, in one line
 
     @property
     def seeds(self) -> range:
-        first, count = self.config["train"]["seed"], self.config["train"]["seeds"]
-        return range(first, first + count)
+        return _seeds(self.config)
 
     @functools.cached_property
     def finals(self) -> list[Row]:
@@ -85,9 +85,10 @@ class Arm:
         """Final rows with a score: diverged seeds enter no mean, count or median."""
         return [r for r in self.finals if r["status"] != "diverged" and r["score"] is not None]
 
-    @property
-    def diverged(self) -> int:
-        return len(self.finals) - len(self.sound)
+    @functools.cached_property
+    def diverged(self) -> set[int]:
+        """Seeds that ended without a score."""
+        return {row["seed"] for row in self.finals} - {row["seed"] for row in self.sound}
 
     @property
     def status(self) -> str:
@@ -125,12 +126,16 @@ class Arm:
         return self.finals[0]["params"] if self.finals else None
 
     @property
-    def metric(self) -> str | None:
-        return self.finals[0]["metric"] if self.finals else None
+    def metric(self) -> str:
+        return self.finals[0]["metric"] if self.finals else ""
 
     @property
-    def chance(self) -> float | None:
-        return self.finals[0]["chance"] if self.finals else None
+    def scale(self) -> Metric:
+        return METRICS[self.metric]
+
+    @property
+    def chance(self) -> float:
+        return self.finals[0]["chance"] if self.finals else math.nan
 
     @property
     def seconds(self) -> float | None:
@@ -153,9 +158,10 @@ class Arm:
         sound = {row["seed"] for row in self.sound}
         tests: dict[int, list[Row]] = {}
         for row in self.rows:
-            if row["kind"] == "test" and row["seed"] in sound and row["score"] is not None:
-                if row["length"] is not None:
-                    tests.setdefault(row["length"], []).append(row)
+            if row["kind"] != "test" or None in (row["length"], row["score"]):
+                continue
+            if row["seed"] in sound:
+                tests.setdefault(row["length"], []).append(row)
         return dict(sorted(tests.items()))
 
 
@@ -194,7 +200,7 @@ def by_task(arms: Iterable[Arm]) -> dict[str, list[Arm]]:
     return tasks
 
 
-def stderr(values: list[float]) -> float:
+def stderr(values: Sequence[float]) -> float:
     """Standard error of the mean; infinite for one value, which says nothing of a spread."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
 
@@ -202,7 +208,7 @@ def stderr(values: list[float]) -> float:
 def summary_row(arm: Arm) -> dict[str, str]:
     """The cells of summary.csv; what does not exist is empty."""
     scores, steps = arm.scores, arm.steps_to_solve
-    values = {
+    values: dict[str, str | float | None] = {
         "task": arm.task,
         "cell": arm.label,
         "seeds": len(arm.finals),
@@ -216,10 +222,7 @@ def summary_row(arm: Arm) -> dict[str, str]:
         "seconds": arm.seconds,
         "status": arm.status,
     }
-    return {
-        key: "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-        for key, value in values.items()
-    }
+    return {key: _text(value) for key, value in values.items()}
 
 
 def summary_csv(arms: Iterable[Arm]) -> str:
@@ -233,10 +236,26 @@ def summary_csv(arms: Iterable[Arm]) -> str:
 def _read_arm(place: Path, task: str, label: str, config: Row) -> Arm:
     results, error = place / "results.jsonl", place / "error.txt"
     rows = read_rows(results) if results.exists() else []
-    trace = error.read_text().strip().splitlines() if error.exists() else []
-    arm = Arm(task, label, config, error=trace[-1] if trace else "")
-    wanted = tuple(row for row in rows if row["seed"] in arm.seeds)
-    return Arm(task, label, config, wanted, arm.error)
+    wanted = tuple(row for row in rows if row["seed"] in _seeds(config))
+    return Arm(task, label, config, wanted, _reason(error.read_text()) if error.exists() else "")
+
+
+def _seeds(config: Row) -> range:
+    first, count = config["train"]["seed"], config["train"]["seeds"]
+    return range(first, first + count)
+
+
+def _reason(traceback: str) -> str:
+    """The line that names the exception: messages of many lines come after it."""
+    lines = traceback.strip().splitlines()
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (named or lines or [""])[-1]
+
+
+def _text(value: str | float | None) -> str:
+    if value is None or value != value:  # nan is the one number that is not itself
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _task_name(task: Row, others: list[Row]) -> str:

@@ -13,10 +13,10 @@ from ml_collections import ConfigDict
 from experiments import cli
 
 
-def main(workdir: Path, config: ConfigDict) -> int:
+def main(workdir: Path | None, config: ConfigDict) -> int:
     if "runs" in config:
         raise cli.UserError("this config is a comparison; use experiments.compare")
-    if workdir == Path():
+    if workdir is None:
         workdir = Path("runs", f"{config.task.name} {config.label}".replace(" ", "_"))
     cli.use_cores(config.train.seeds)
     from experiments.runs import run_one
@@ -27,4 +27,4 @@ def main(workdir: Path, config: ConfigDict) -> int:
 
 
 if __name__ == "__main__":
-    cli.start(main, workdir="", config="configs/adding.py")
+    cli.start(main, workdir=None, config="configs/adding.py")

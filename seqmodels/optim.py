@@ -84,7 +84,8 @@ def make(
         parts.append(optax.trace(decay=momentum))
     if weight_decay:
         parts.append(optax.add_decayed_weights(weight_decay, mask=decayed))
-    return optax.chain(*parts, optax.scale_by_learning_rate(rates))
+    chain = optax.chain(*parts, optax.scale_by_learning_rate(rates))
+    return optax.GradientTransformation(chain.init, _lenient(chain.update))
 
 
 def learning_rates(
@@ -117,10 +118,10 @@ def learning_rates(
         rates = optax.cosine_decay_schedule(learning_rate, steps - warmup)
     else:
         rates = optax.linear_schedule(learning_rate, 0.0, steps - warmup)
-    if warmup == 0:
-        return rates
-    rising = optax.linear_schedule(learning_rate / (warmup + 1), learning_rate, warmup)
-    return optax.join_schedules([rising, rates], [warmup])
+    if warmup > 0:
+        rising = optax.linear_schedule(learning_rate / (warmup + 1), learning_rate, warmup)
+        rates = optax.join_schedules([rising, rates], [warmup])
+    return _lenient(rates)
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
@@ -173,20 +174,34 @@ def decayed(params: Any) -> Any:
 
 
 def _scaled_norm(tree: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """(largest magnitude, norm of tree / largest magnitude): the norm is their product."""
+    """(unit, norm of tree / unit), with a unit near the largest magnitude."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-    dtype = functools.reduce(np.promote_types, (leaf.dtype for leaf in leaves), np.dtype(np.float32))
+    dtype = functools.reduce(
+        np.promote_types, (leaf.dtype for leaf in leaves), np.dtype(np.float32)
+    )
     leaves = [leaf.astype(dtype) for leaf in leaves]
     largest = jnp.zeros((), dtype)
     for leaf in leaves:
         largest = jnp.maximum(largest, jnp.max(jnp.abs(leaf), initial=0))
-    # Dividing by 0, by Inf or by a subnormal number would make NaN of what is not.
-    usable = jnp.isfinite(largest) & (largest >= jnp.finfo(dtype).tiny)
-    unit = jnp.where(usable, largest, 1)
+    # Away from both ends of the range: XLA may divide by multiplying with 1 / unit, which would
+    # be subnormal, and so 0, for the largest numbers.
+    bound = float(jnp.finfo(dtype).max) ** 0.75
+    unit = jnp.clip(largest, 1 / bound, bound)
     squares = jnp.zeros((), dtype)
     for leaf in leaves:
         squares += jnp.sum(jnp.square(leaf / unit))
     return unit, jnp.sqrt(squares)
+
+
+def _lenient(function):
+    """`function` under standard dtype promotion: optax mixes counts with floats, strict or not."""
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        with jax.numpy_dtype_promotion("standard"):
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 def _require_known(kind: str, name: str, known: Sequence[str]) -> None:

@@ -30,3 +30,10 @@ def x64():
     """Float64 for one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def standard_promotion():
+    """For tests that call libraries which mix dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield

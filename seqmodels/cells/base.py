@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from seqmodels.types import Array, Carry, Key, Noise, Params, cast_like
 
@@ -85,6 +86,6 @@ def affine(x: Array, kernel: Array, bias: Array | None = None, dtype: Any = None
     comes, in float32 or wider.
     """
     dtype = jnp.dtype(kernel.dtype if dtype is None else dtype)
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = np.promote_types(dtype, np.float32)  # JAX's own refuses under strict promotion
     y = jnp.matmul(jnp.asarray(x).astype(dtype), kernel.astype(dtype), preferred_element_type=wide)
     return y if bias is None else y + jnp.broadcast_to(bias.astype(wide), y.shape)

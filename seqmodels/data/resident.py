@@ -17,9 +17,10 @@ def take(data: Batch, ids: Int[Array, "B"]) -> Batch:
     rows = jax.tree.map(lambda leaf: leaf[jnp.maximum(ids, 0)], data)
 
     def keep(leaf):
-        return jnp.where(jnp.reshape(there, (-1,) + (1,) * (leaf.ndim - 1)), leaf, 0)
+        flag = jnp.reshape(there, (-1,) + (1,) * (leaf.ndim - 1))
+        return jnp.where(flag, leaf, jnp.zeros_like(leaf))
 
-    return rows._replace(mask=keep(rows.mask).astype(bool), weights=keep(rows.weights))
+    return rows._replace(mask=keep(rows.mask), weights=keep(rows.weights))
 
 
 def stack_splits(splits: dict[str, Batch]) -> tuple[Batch, dict[str, np.ndarray]]:
