@@ -18,7 +18,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config = base.get_config(cell)
     base.set_task(config, "copy", (LENGTH,), length=LENGTH, min_length=placeholder(int))
     base.use_chrono(config, 3 * LENGTH // 2)
-    config.model.features = {"rnn": 197, "lstm": 96, "gru": 111}[cell]
+    config.model.features = {"rnn": 195, "lstm": 96, "gru": 111}[cell]
     config.model.readout = None
     config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 1e-2, "gru": 1e-2}[cell]
     config.train.batch = 32

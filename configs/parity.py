@@ -17,7 +17,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config = base.get_config(cell)
     base.set_task(config, "parity", (100, LENGTH, 500), length=LENGTH, min_length=placeholder(int))
     config.task.min_length = 1
-    config.model.features = {"rnn": 64, "lstm": 32, "gru": 37}[cell]
+    config.model.features = {"rnn": 65, "lstm": 32, "gru": 37}[cell]
     config.optimizer.learning_rate = 3e-3
     config.train.batch = 64
     config.train.steps = 3000

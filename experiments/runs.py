@@ -35,11 +35,12 @@ def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
     check_sizes(runs, config.match_params)
     plain = as_dict(config)
     open_workdir(workdir, plain, without_seeds)
+    for name in runs:
+        open_workdir(workdir / name, plain["runs"][name], without_seeds)
 
     outcome = {}
     for name, run in runs.items():
         place = workdir / name
-        open_workdir(place, plain["runs"][name], without_seeds)
         try:
             sound = _run(run, config.runs[name], place, f"{run.task} {run.label}")
             outcome[name] = "ok" if sound else "diverged"

@@ -1,9 +1,13 @@
 """Guard rails that are on for every test."""
 
 import os
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
+# One cache of compiled programs for this session: workers and subprocesses inherit it.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="jax-cache-"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 import jax
 import pytest
@@ -14,7 +18,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # Shape annotations of the library are checked at each call made by a test.
-install_import_hook("seqmodels", "beartype.beartype")
+install_import_hook("seqmodels", "typechecker.check")
 
 settings.register_profile(
     "seqmodels",

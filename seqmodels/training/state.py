@@ -6,7 +6,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from seqmodels.types import Carry, Key, Params
+from seqmodels.types import Key
 
 RUNNING, SOLVED, DIVERGED, UNUSED = range(4)
 """Values of `status`. An UNUSED seed only fills a device's share and never runs."""
@@ -24,13 +24,14 @@ class TrainState(flax.struct.PyTreeNode):
     bad_steps  non-finite steps in a row, int32
     """
 
-    step: jax.Array
-    params: Params
+    # Any, not jax.Array: tracing puts shapes and shardings in the place of arrays.
+    step: Any
+    params: Any
     opt_state: Any
-    carry: Carry | None
-    key: Key
-    status: jax.Array
-    bad_steps: jax.Array
+    carry: Any
+    key: Any
+    status: Any
+    bad_steps: Any
 
 
 def stream(key: Key, name: str, step: Any) -> Key:

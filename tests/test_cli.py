@@ -1,0 +1,116 @@
+"""The commands as a user types them: exit status, one clear line, nothing half-written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def command(module, *flags, cwd=ROOT):
+    return subprocess.run(
+        [sys.executable, "-m", f"experiments.{module}", *flags],
+        cwd=cwd,
+        env=os.environ | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def refused(done, *words):
+    """Exit status 2 and exactly one line on stderr, with these words in it."""
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--config=configs/nothing.py"], ["configs/nothing.py"]),
+        (["--config=configs/adding.py:lstmm"], ["'lstmm'", "rnn, lstm, gru"]),
+        (["--config.model.cel=gru"], ["'cel'", '"cell"']),
+        (["--config.modl.cell=gru"], ["'modl'", '"model"']),
+        (["--config.model.features=2.5"], ["config.model.features=2.5"]),
+        (["--config.model.bidirectional=maybe"], ["config.model.bidirectional=maybe"]),
+        (["--config.optimizer.clip=big"], ["config.optimizer.clip=big"]),
+        (["--workdr=x"], ["workdr", "workdir"]),
+        (["train"], ["'train'", "--workdir=PATH"]),
+        (["--flagfile=nothing.txt"], ["nothing.txt"]),
+        (["--config=configs/compare.py"], ["comparison", "experiments.compare"]),
+    ],
+)
+def test_K06_mistakes_on_the_command_line_are_one_line(flags, words, tmp_path):
+    refused(command("train", f"--workdir={tmp_path / 'run'}", *flags), *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_value_that_cannot_be_is_one_line_and_writes_nothing(tmp_path):
+    done = command("train", f"--workdir={tmp_path / 'run'}", "--config.task.name=addin")
+    refused(done, "config.task.name='addin'", "did you mean 'adding'")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_used_directory_is_refused_and_untouched(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    refused(command("train", f"--workdir={tmp_path}"), f"--workdir={tmp_path}", "not empty")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("module", ["train", "compare", "report"])
+def test_help_tells_the_flags_without_starting_jax(module):
+    done = command(module, "--help")
+    assert done.returncode == 0 and "--workdir" in done.stdout
+    code = f"import sys, experiments.{module}; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("spelling", "expected"),
+    [("False", False), ("false", False), ("0", False), ("True", True), ("true", True), ("1", True)],
+)
+def test_K05_spellings_of_a_boolean(spelling, expected):
+    assert parsed("model.bidirectional", spelling) is expected
+
+
+def test_K05_an_int_is_a_float_but_not_the_other_way_round():
+    value = parsed("optimizer.learning_rate", "1")
+    assert value == 1.0 and isinstance(value, float)
+
+
+def test_K01_value_whose_default_is_none_can_be_set():
+    assert parsed("optimizer.b1", "0.8") == 0.8
+    assert parsed("task.min_length", "50") == 50
+
+
+def test_K03_overrides_from_a_flag_file(tmp_path):
+    path = tmp_path / "flags.txt"
+    path.write_text("--config=configs/adding.py:gru\n--config.model.features=7\n")
+    shown = show(f"--flagfile={path}")
+    assert "features: 7" in shown and "cell: gru" in shown
+
+
+def parsed(field, text):
+    """The value of one field after parsing, as Python."""
+    shown = show(f"--config.{field}={text}", field=field)
+    return eval(shown, {"__builtins__": {}}, {"True": True, "False": False, "None": None})
+
+
+def show(*flags, field=None):
+    """What the flags make of the config, without running it."""
+    code = (
+        "import sys; from experiments import cli\n"
+        f"def main(workdir, config): print({'config' if field is None else f'repr(config.{field})'})\n"
+        "cli.start(main, workdir=None, config='configs/adding.py')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *flags], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,94 @@
+"""Preparing data: once for all processes, repaired after a kill, clear when it cannot be done."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from seqmodels.data import Digits
+from seqmodels.data.prepare import default_data_dir
+
+# Prepares four examples of its own, slowly, and notes each in a diary.
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import tensorflow_datasets as tfds
+from seqmodels.data.prepare import prepare, read
+
+folder, seconds, processes = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+
+class Counting(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+    def _info(self):
+        features = tfds.features.FeaturesDict({"value": tfds.features.Scalar(np.int64)})
+        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+    def _generate_examples(self):
+        for value in range(4):
+            yield value, {"value": value}
+            with open(folder / "diary", "a") as diary:
+                diary.write(f"{value} ")
+            time.sleep(seconds)
+
+(folder / f"ready{time.time_ns()}").touch()
+while len(list(folder.glob("ready*"))) < processes:  # start together
+    time.sleep(0.01)
+make = lambda path: Counting(data_dir=path, file_format="array_record")
+print([int(example["value"]) for example in read(prepare(make, folder / "data"), "train")])
+"""
+
+
+def start(folder: Path, seconds: float, processes: int = 1) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), str(seconds), str(processes)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+
+
+def assert_good(process: subprocess.Popen) -> None:
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "[0, 1, 2, 3]\n"), err
+
+
+def test_two_processes_prepare_once_and_both_succeed(tmp_path):
+    for process in [start(tmp_path, seconds=0.2, processes=2) for _ in range(2)]:
+        assert_good(process)
+    assert (tmp_path / "diary").read_text() == "0 1 2 3 "
+
+
+def test_a_killed_preparation_is_repaired_by_the_next(tmp_path):
+    with start(tmp_path, seconds=60) as killed:
+        while not (tmp_path / "diary").exists():
+            assert killed.poll() is None
+            time.sleep(0.01)
+        killed.kill()
+        killed.communicate()
+    assert list(tmp_path.rglob("incomplete.*"))
+    assert_good(start(tmp_path, seconds=0))
+    assert not list(tmp_path.rglob("incomplete.*"))
+
+
+def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "data"
+    with pytest.raises(OSError, match=rf"^cannot write .*{below} .*SEQMODELS_DATA_DIR.*$") as error:
+        Digits().load("train", below)
+    assert "\n" not in str(error.value)
+
+
+def test_default_directory_follows_the_environment(monkeypatch, tmp_path):
+    for name in ("SEQMODELS_DATA_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert default_data_dir() == Path.home() / ".cache/seqmodels/data"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_data_dir() == tmp_path / "seqmodels/data"
+    monkeypatch.setenv("SEQMODELS_DATA_DIR", os.path.join("~", "sets"))
+    assert default_data_dir() == Path.home() / "sets"
