@@ -56,6 +56,8 @@ def start(main: Callable[..., int], *, workdir: str | None, config: str | None =
 
     def run(_: Sequence[str]) -> None:
         logging.set_verbosity(logging.WARNING)  # JAX tells which accelerators it did not find
+        if workdir and not flags.FLAGS.workdir:
+            _refuse("--workdir is empty; give a directory")
         given: list[Any] = [Path(flags.FLAGS.workdir) if flags.FLAGS.workdir else None]
         if config is not None:
             given.append(flags.FLAGS.config)

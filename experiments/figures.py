@@ -233,5 +233,6 @@ def _svg(figure: "Figure", axes: "Axes", title: str) -> str:
         figure.savefig(file, format="svg", metadata={"Date": None})
     svg = file.getvalue()
     svg = f'<svg role="img" aria-label="{escape(title)}"' + svg[svg.index("<svg") + 4 :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    # A page needs neither, and without them it names no address.
+    svg = re.sub(r'<metadata>.*?</metadata>| xmlns(:xlink)?="[^"]*"', "", svg, flags=re.DOTALL)
     return re.sub(r'(id="|href="#|url\(#)', rf"\1{name}-", svg)

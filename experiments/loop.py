@@ -83,7 +83,7 @@ def train_and_test(run: Run, seeds: tuple[int, ...], results: Results, show: Rep
             status = np.where(solved, SOLVED, state.status).astype(np.int32)
             state = state.replace(status=parallel.shard(status, mesh))
 
-        show.update(step, f"{run.metric} " + " ".join(f"{s:.4g}" for s in scores.values()))
+        show.update(step, " ".join([run.metric, *(f"{s:.4g}" for s in scores.values())]))
         if not (np.asarray(state.status) == RUNNING).any():
             break
     seconds = time.perf_counter() - began
@@ -98,6 +98,8 @@ def train_and_test(run: Run, seeds: tuple[int, ...], results: Results, show: Rep
             results.write("test", seeds[i], step=step, length=length, chance=chance, **averages)
             tested.setdefault(i, averages["score"])
     for i, seed in enumerate(seeds):
+        if status[i] == DIVERGED:
+            steps_to_solve[i] = None  # whatever it had solved before, it does not solve it now
         results.write(
             "final",
             seed,

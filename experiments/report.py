@@ -69,6 +69,7 @@ def write_report(workdir: Path) -> None:
     except OSError as error:
         raise UserError(f"--workdir={workdir}: {error.strerror or error}") from error
     show(arms)
+    print(f"report in {workdir / 'report.html'}")
 
 
 def show(arms: list[Arm]) -> None:
@@ -191,7 +192,6 @@ def _names(items: Iterable[str]) -> str:
 
 def main(workdir: Path) -> int:
     write_report(workdir)
-    print(f"report in {workdir / 'report.html'}")
     return 0
 
 

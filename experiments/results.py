@@ -49,7 +49,7 @@ def read_rows(path: Path) -> list[Row]:
     Raises UserError, with file and line, for any other line that is not a row.
     """
     rows = []
-    lines = path.read_text().split("\n")
+    lines = path.read_text(encoding="utf-8").split("\n")
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is incomplete
         try:
             row = json.loads(line)
@@ -63,7 +63,7 @@ def write_file(path: Path, text: str) -> None:
     """The whole file or nothing: written beside its place and moved there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def open_workdir(workdir: Path, config: Row, same: Any) -> None:
     try:
         if path.exists():
             try:
-                old = json.loads(path.read_text())
+                old = json.loads(path.read_text(encoding="utf-8"))
             except ValueError:
                 raise UserError(f"{path} is not JSON; choose another --workdir") from None
             if same(old) != same(config):
@@ -92,7 +92,7 @@ def open_workdir(workdir: Path, config: Row, same: Any) -> None:
                 f"--workdir={workdir} is not empty and holds no run; choose another --workdir"
             )
         workdir.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or json.loads(path.read_text()) != config:
+        if not path.exists() or json.loads(path.read_text(encoding="utf-8")) != config:
             write_file(path, json.dumps(config, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--workdir={workdir}: {error.strerror or error}") from error
@@ -122,7 +122,7 @@ class Results:
 
     @contextlib.contextmanager
     def appending(self) -> Iterator["Results"]:
-        with self.path.open("a") as self._file:
+        with self.path.open("a", encoding="utf-8") as self._file:
             yield self
 
     def write(self, kind: str, seed: int, **fields: Any) -> None:
