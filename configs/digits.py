@@ -13,7 +13,7 @@ from configs import base
 def get_config(cell: str = "lstm") -> ConfigDict:
     config = base.get_config(cell)
     base.set_task(config, "digits")
-    config.model.features = {"rnn": 129, "lstm": 64, "gru": 74}[cell]
+    config.model.features = {"rnn": 127, "lstm": 64, "gru": 74}[cell]
     config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 1e-2, "gru": 1e-2}[cell]
     config.optimizer.schedule = "cosine"
     config.train.batch = 30

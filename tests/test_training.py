@@ -151,6 +151,18 @@ def test_D02_huge_gradient_is_clipped_not_skipped():
     assert int(new.status) == RUNNING
 
 
+def test_D02_moment_that_overflows_is_a_bad_step():
+    """Unclipped, a finite gradient of 3e19 has an infinite square: adam would never move again."""
+    net = learner(optimizer=optim.make("adam", 1e-2))
+    state, batch = fresh(net), one_batch()
+    huge = batch._replace(
+        targets=jnp.full((BATCH, 1), 1.5e19), weights=jnp.zeros(BATCH).at[0].set(1.0)
+    )
+    new, _ = STEP(net, state, huge)
+    assert_same((new.params, new.opt_state), (state.params, state.opt_state))
+    assert int(new.status) == DIVERGED
+
+
 def test_L04_batch_without_scored_terms_changes_nothing():
     net = learner()
     before, _ = STEPS(net, draw, fresh(net), jnp.int32(3), None, None)

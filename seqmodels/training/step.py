@@ -4,6 +4,7 @@ Pure functions: no files, flags or clocks. Sums leave the device; averages are f
 by whoever adds up the last of them.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -62,8 +63,9 @@ def train_step(learner: Learner, state: TrainState, batch: Batch) -> tuple[Train
 
     gradient, (total, weight, outputs, carry) = jax.grad(objective, has_aux=True)(state.params)
     norm = global_norm(gradient)
-    finite = jnp.isfinite(norm) & jnp.isfinite(total)
     updates, opt_state = learner.optimizer.update(gradient, state.opt_state, state.params)
+    # Moments too: the square of a finite gradient may not be, and would freeze adam for good.
+    finite = jnp.isfinite(norm) & jnp.isfinite(total) & _all_finite((updates, opt_state))
     new = (optax.apply_updates(state.params, updates), opt_state, jax.lax.stop_gradient(carry))
 
     old = (state.params, state.opt_state, state.carry)
@@ -142,6 +144,11 @@ def eval_steps(
 
 def _zeros(function, *args):
     return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(function, *args))
+
+
+def _all_finite(tree):
+    leaves = [a for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.floating)]
+    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(a)) for a in leaves], True)
 
 
 def _add_noise(params, stddev, state):
