@@ -17,7 +17,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 1e-2, "gru": 1e-2}[cell]
     config.optimizer.schedule = "cosine"
     config.train.batch = 30
-    config.train.steps = 2400  # 60 epochs
-    config.train.eval_every = 120
+    config.train.steps = 1200  # 30 epochs
+    config.train.eval_every = 80
     config.train.solved = 0.95
     return config

@@ -81,7 +81,7 @@ class Chrono:
     Raises ValueError unless t_max > 2.
     """
 
-    t_max: float
+    t_max: int
 
     def __post_init__(self):
         if not self.t_max > 2:
@@ -98,4 +98,6 @@ def blocks(init: Initializer, key: Key, shape: Sequence[int], count: int, dtype:
     Each gate gets a matrix of its own, so that "orthogonal" holds for each gate's block and the
     fan of "Glorot" is that of one gate.
     """
+    # One by one, not by vmap: a batched QR on a CPU waits inside the thread pool that it needs, and
+    # two at once, on two devices, wait for ever (seen with jaxlib 0.10.2).
     return jnp.concatenate([init(k, shape, dtype) for k in jax.random.split(key, count)], axis=-1)

@@ -27,9 +27,9 @@ def first(
     y: Float[Array, "B T H"], final: Float[Array, "B H"], mask: Bool[Array, "B T"]
 ) -> Float[Array, "B H"]:
     """The output at the first real step."""
-    step = jnp.argmax(mask, axis=1)  # 0 for an empty row, whose outputs are all 0
     if y.shape[1] == 0:
         return jnp.zeros_like(final)
+    step = jnp.argmax(mask, axis=1)  # 0 for an empty row, whose outputs are all 0
     return jnp.take_along_axis(y, step[:, None, None], axis=1)[:, 0]
 
 

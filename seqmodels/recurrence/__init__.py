@@ -10,7 +10,7 @@ from jaxtyping import Bool, Shaped
 
 from seqmodels.recurrence import fused, reference
 from seqmodels.recurrence.reference import Steps, select
-from seqmodels.types import Array, Carry, Key, Noise, Params
+from seqmodels.types import Array, Carry, Key, Noise, Params, cast_like
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {"reference": reference.scan, "fused": fused.scan}
 
@@ -75,7 +75,7 @@ def run(
         x = x.astype(jnp.float32)
     mask = _as_mask(mask, lengths, batch, length)
     _check_flag("reset", reset, batch, length)
-    if remat is not None and remat < 1:
+    if remat is not None and (isinstance(remat, bool) or remat < 1):
         raise ValueError(f"remat={remat} must be at least 1 step, or None")
 
     initial = cell.initial_carry(params, batch)
@@ -83,7 +83,9 @@ def run(
         carry = initial
     else:
         carry = _check_carry(carry, initial)
-        initial = jax.tree.map(lambda new, old: new.astype(old.dtype), initial, carry)
+        # Asked for in the widest dtype given: a learned start in float64 passes no float32.
+        widest = max((leaf.dtype for leaf in jax.tree.leaves(carry)), key=lambda d: d.itemsize)
+        initial = cast_like(cell.initial_carry(params, batch, widest), carry)
 
     if reset is not None and reverse:
         reset = jnp.concatenate([reset[:, 1:], jnp.zeros_like(reset[:, :1])], axis=1)
@@ -145,7 +147,7 @@ def _as_mask(mask, lengths, batch, length):
         if bad.size:
             row = int(bad[0])
             raise ValueError(f"lengths[{row}]={values[row]} is outside 0..{length} (the T of x)")
-    return jnp.arange(length)[None, :] < jnp.asarray(lengths)[:, None]
+    return jnp.arange(length)[None, :] < jnp.asarray(lengths).astype(int)[:, None]
 
 
 def _check_flag(name, flag, batch, length):
@@ -159,10 +161,8 @@ def _check_flag(name, flag, batch, length):
 
 def _check_carry(carry, initial):
     """The given carry as arrays, or a ValueError that names the leaf that does not fit."""
-    given: Any = jax.tree.structure(carry)
-    expected: Any = jax.tree.structure(initial)
-    if given != expected:
-        raise ValueError(f"carry has structure {given}; this cell's is {expected}")
+    if jax.tree.structure(carry) != jax.tree.structure(initial):
+        raise ValueError(f"carry is {_outline(carry)}; this cell's is {_outline(initial)}")
     leaves = jax.tree_util.tree_leaves_with_path(carry)
     for (path, leaf), wanted in zip(leaves, jax.tree.leaves(initial), strict=True):
         name = "carry" + jax.tree_util.keystr(path)
@@ -172,6 +172,12 @@ def _check_carry(carry, initial):
         if not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(f"{name} has dtype {dtype}; a carry is floating")
     return jax.tree.map(jnp.asarray, carry)
+
+
+def _outline(tree):
+    """A tree's type and the names of its leaves."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return f"{type(tree).__name__}({', '.join(jax.tree_util.keystr(path) for path, _ in leaves)})"
 
 
 def _anchor(params, x):

@@ -58,8 +58,8 @@ class Adding:
         n = lengths.draw(of_length, batch, length, self.min_length)
         mask = lengths.prefix(n, steps)
         half = n // 2
-        first = jax.random.randint(of_first, (batch,), 0, half, jnp.int32)
-        second = jax.random.randint(of_second, (batch,), half, n, jnp.int32)
+        first = lengths.integers(of_first, (batch,), 0, half)
+        second = lengths.integers(of_second, (batch,), half, n)
 
         time = jnp.arange(steps, dtype=jnp.int32)[None, :]
         marker = ((time == first[:, None]) | (time == second[:, None])).astype(jnp.float32)

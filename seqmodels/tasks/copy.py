@@ -74,7 +74,7 @@ class Copy:
         steps = self.steps(length)
         of_delay, of_symbols = jax.random.split(key)
         delay = lengths.draw(of_delay, batch, length, self.min_length)[:, None]
-        symbols = jax.random.randint(of_symbols, (batch, SYMBOLS), 0, KINDS, jnp.int32)
+        symbols = lengths.integers(of_symbols, (batch, SYMBOLS), 0, KINDS)
 
         time = jnp.arange(steps, dtype=jnp.int32)[None, :]
         mask = lengths.prefix(delay[:, 0] + 2 * SYMBOLS, steps)

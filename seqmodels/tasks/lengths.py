@@ -27,8 +27,25 @@ def check(length: int, min_length: int | None, least: int) -> None:
 def draw(key: Key, batch: int, length: int, min_length: int | None) -> Int[Array, "B"]:
     """Lengths uniform on min_length..length; `length` in every row if min_length is None."""
     require("batch", batch, 0)
-    least = length if min_length is None else min_length
-    return jax.random.randint(key, (batch,), least, length + 1, jnp.int32)
+    if min_length is None:
+        return jnp.full((batch,), length, jnp.int32)
+    return integers(key, (batch,), min_length, length + 1)
+
+
+def integers(
+    key: Key,
+    shape: tuple[int, ...],
+    low: int | Int[Array, "*shape"],
+    high: int | Int[Array, "*shape"],
+) -> Int[Array, "..."]:
+    """Uniform on low..high-1, for ranges far below 2^23.
+
+    One draw of 23 bits. `jax.random.randint` draws twice and reduces, which took most of the time
+    in which a task's program compiles.
+    """
+    width = jnp.asarray(high - low, jnp.float32)
+    drawn = jnp.floor(jax.random.uniform(key, shape, jnp.float32) * width).astype(jnp.int32)
+    return low + jnp.minimum(drawn, high - low - 1)  # a product just below `width` may round up
 
 
 def prefix(lengths: Int[Array, "B"], steps: int) -> Bool[Array, "B T"]:

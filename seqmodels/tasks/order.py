@@ -66,13 +66,13 @@ class Order:
         steps = self.steps(length)
         of_length, of_noise, of_t1, of_t2, of_pair = jax.random.split(key, 5)
         n = lengths.draw(of_length, batch, steps, length)
-        t1 = jax.random.randint(of_t1, (batch,), -(-length // 10), length // 5 + 1, jnp.int32)
-        t2 = jax.random.randint(of_t2, (batch,), -(-length // 2), length * 6 // 10 + 1, jnp.int32)
-        pair = jax.random.randint(of_pair, (batch, 2), 0, 2, jnp.int32)  # 0 is X, 1 is Y
+        t1 = lengths.integers(of_t1, (batch,), -(-length // 10), length // 5 + 1)
+        t2 = lengths.integers(of_t2, (batch,), -(-length // 2), length * 6 // 10 + 1)
+        pair = lengths.integers(of_pair, (batch, 2), 0, 2)  # 0 is X, 1 is Y
 
         time = jnp.arange(steps, dtype=jnp.int32)[None, :]
         mask = lengths.prefix(n, steps)
-        symbols = jax.random.randint(of_noise, (batch, steps), NOISE, X, jnp.int32)
+        symbols = lengths.integers(of_noise, (batch, steps), NOISE, X)
         symbols = jnp.where(time == 0, START, symbols)
         symbols = jnp.where(time == t1[:, None], X + pair[:, :1], symbols)
         symbols = jnp.where(time == t2[:, None], X + pair[:, 1:], symbols)

@@ -55,7 +55,7 @@ class Parity:
         of_length, of_bits = jax.random.split(key)
         n = lengths.draw(of_length, batch, length, self.min_length)
         mask = lengths.prefix(n, steps)
-        bits = jax.random.randint(of_bits, (batch, steps), 0, 2, jnp.int32)
+        bits = lengths.integers(of_bits, (batch, steps), 0, 2)
         return Batch(
             inputs=jax.nn.one_hot(jnp.where(mask, bits, -1), 2, dtype=jnp.float32),
             targets=jnp.sum(jnp.where(mask, bits, 0), axis=1, dtype=jnp.int32) % 2,

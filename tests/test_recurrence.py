@@ -1,0 +1,221 @@
+"""`fused` against `reference`: values and gradients of parameters, inputs and carry.
+
+Masks with holes, empty rows, resets at real and masked steps and given carries are data in one
+compiled call (`table.flags`); B = H = T throughout.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from table import (
+    BATCH,
+    PROBES,
+    STEPS,
+    TABLE,
+    assert_close,
+    compiled,
+    cotangents_of,
+    data_of,
+    jit,
+    normal,
+    run_with_gradients,
+)
+
+from seqmodels import recurrence
+from seqmodels.types import Noise
+
+ALL = {name: entry.cell for name, entry in {**TABLE, **PROBES}.items()}
+every_cell = pytest.mark.parametrize("cell", ALL.values(), ids=list(ALL))
+both = pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+
+EXACT, SINGLE = 1e-10, 1e-5
+
+
+def reference_run(cell, reverse=False, **options):
+    return run_with_gradients(cell, data_of(cell), "reference", reverse=reverse, **options)
+
+
+@every_cell
+@pytest.mark.parametrize("reverse", [False, True])
+def test_fused_equals_reference(x64, cell, reverse):
+    result = run_with_gradients(cell, data_of(cell), "fused", reverse=reverse)
+    assert_close(result, reference_run(cell, reverse), EXACT)
+
+
+@every_cell
+def test_fused_in_float32_unrolled_equals_reference(x64, cell):
+    data = data_of(cell, np.float32)
+    result = run_with_gradients(cell, data, "fused", reverse=True, unroll=2)
+    assert {leaf.dtype for leaf in jax.tree.leaves(result)} == {np.dtype(np.float32)}
+    assert_close(result, reference_run(cell, reverse=True), SINGLE)
+
+
+@pytest.mark.parametrize(
+    "implementation, reverse, name",
+    [("fused", False, "lstm"), ("fused", True, "awkward"), ("reference", True, "gru reset before")],
+)
+def test_remat_changes_no_number(x64, implementation, reverse, name):
+    """Chunks of 3 steps in T = 7: the last one is filled up with masked steps."""
+    cell = ALL[name]
+    options = {"reverse": reverse, "remat": 3}
+    result = run_with_gradients(cell, data_of(cell), implementation, **options)
+    assert_close(result, reference_run(cell, reverse), EXACT)
+
+
+def test_remat_and_reverse_without_a_mask(x64):
+    cell = ALL["rnn tanh"]
+    data = data_of(cell)._replace(mask=None)
+    for remat in (3, 100):
+        result = run_with_gradients(cell, data, "fused", reverse=True, remat=remat)
+        assert_close(result, run_with_gradients(cell, data, "fused", reverse=True), EXACT)
+
+
+@both
+def test_N02_unroll_changes_no_number(x64, implementation):
+    cell = ALL["rnn tanh"]
+    for unroll in (1, 3, 7, 8):
+        result = run_with_gradients(cell, data_of(cell), implementation, unroll=unroll)
+        assert_close(result, reference_run(cell), EXACT)
+
+
+@pytest.mark.parametrize(
+    "implementation, remat, name",
+    [
+        *(("fused", None, name) for name in ALL),
+        ("reference", None, "lstm"),
+        ("fused", 3, "awkward"),
+    ],
+)
+def test_A09_no_steps_return_the_carry(implementation, remat, name):
+    cell = ALL[name]
+    data = data_of(cell, np.float32, steps=0)
+    (y, final), gradients = run_with_gradients(cell, data, implementation, remat=remat)
+    assert y.shape == (BATCH, 0, cell.features)
+    assert_close(final, data.carry, 0)
+    _, expected = cotangents_of(cell, data)
+    nothing = jax.tree.map(np.zeros_like, (data.params, data.x))
+    assert_close(gradients, (*nothing, expected), 0)
+
+
+@both
+def test_A09_no_steps_without_jit_and_for_streaming(implementation):
+    cell = ALL["lstm"]
+    data = data_of(cell, np.float32, steps=0)
+    y, final = recurrence.run(cell, data.params, data.x, implementation=implementation)
+    assert y.shape == (BATCH, 0, cell.features)
+    assert_close(final, cell.initial_carry(data.params, BATCH), 0)
+
+
+@both
+def test_no_rows(implementation):
+    cell = ALL["gru reset after"]
+    data = jax.tree.map(lambda leaf: leaf[:0], data_of(cell, np.float32))
+    data = data._replace(params=data_of(cell, np.float32).params)
+    for remat in (None, 3):
+        (y, _), _ = run_with_gradients(cell, data, implementation, remat=remat)
+        assert y.shape == (0, STEPS, cell.features)
+
+
+@pytest.mark.parametrize("name", ["gru reset after", "learned start", "awkward"])
+def test_no_carry_means_the_initial_carry(name):
+    """In value and gradient; recurrent biases act at the first step too."""
+    cell = ALL[name]
+    data = data_of(cell, np.float32)
+    weights = cotangents_of(cell, data._replace(carry=None))
+
+    def loss(params, explicit):
+        carry = cell.initial_carry(params, BATCH) if explicit else None
+        out = recurrence.run(cell, params, data.x, carry, reset=data.reset)
+        terms = jax.tree.map(lambda a, w: jnp.sum(a * w), out, weights)
+        return sum(jax.tree.leaves(terms)), out
+
+    loss = jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
+    assert_close(loss(data.params, False), loss(data.params, True), 1e-6)
+
+
+def test_noise_per_sequence_and_per_step(x64):
+    cell = ALL["awkward"]
+    data = data_of(cell)
+    noisy = run_with_gradients(cell, data, "reference", key=0)
+    assert_close(run_with_gradients(cell, data, "fused", key=0), noisy, EXACT)
+    assert_close(run_with_gradients(cell, data, "fused", key=0, remat=3), noisy, EXACT)
+    (y, _), _ = run_with_gradients(cell, data, "reference")
+    assert np.abs(noisy[0][0] - y).max() > 1e-3
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_noise_reaches_its_own_step(x64, reverse):
+    """A loop by hand: `sequence` is the same at every step, `step` belongs to input time."""
+    cell = ALL["awkward"]
+    data = data_of(cell)
+    noise, carry = cell.noise(jax.random.key(0), BATCH, STEPS), data.carry
+    expected = np.zeros((BATCH, STEPS, cell.features))
+
+    @jit
+    def step(carry, x, now):
+        z, u = cell.project(data.params, x), cell.recur(data.params, carry, now)
+        carry = cell.update(data.params, carry, z, u, now)
+        return carry, cell.output(carry)
+
+    for t in reversed(range(STEPS)) if reverse else range(STEPS):
+        now = Noise(noise.sequence, noise.step[t])
+        carry, expected[:, t] = step(carry, data.x[:, t], now)
+    y, final = jit(
+        lambda: recurrence.run(
+            cell, data.params, data.x, data.carry, reverse=reverse, key=jax.random.key(0)
+        )
+    )()
+    assert_close((y, final), (expected, carry), EXACT)
+
+
+@pytest.mark.parametrize(
+    "implementation, name",
+    [("fused", "rnn tanh"), ("fused", "gru reset before"), ("reference", "rnn tanh")],
+)
+def test_gradients_of_gradients(x64, implementation, name):
+    """Hessian-vector products, forward over reverse and reverse over reverse, against
+    differences of the plain scan's gradient."""
+    cell = ALL[name]
+    data = data_of(cell)
+    weights, at = cotangents_of(cell, data), (data.params, data.x, data.carry)
+    direction = normal(20, at, np.float64)
+    run = compiled(cell, implementation).__wrapped__  # as it was before `jit`
+
+    def gradient(*at):
+        return run(*at, data.mask, data.reset, weights)[1]
+
+    def dot(a, b):
+        return sum(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.sum(a * b), a, b)))
+
+    plain = compiled(cell, "reference")
+    size = 1e-5
+    ends = [
+        plain(*jax.tree.map(lambda a, d, s=s: a + s * d, at, direction), *data[3:], weights)[1]
+        for s in (size, -size)
+    ]
+    expected = jax.tree.map(lambda a, b: (a - b) / (2 * size), *ends)
+    forward = jit(lambda *at: jax.jvp(gradient, at, direction)[1])(*at)
+    backward = jit(jax.grad(lambda *at: dot(gradient(*at), direction), (0, 1, 2)))(*at)
+    assert_close(forward, expected, 1e-6)
+    assert_close(backward, forward, EXACT)
+
+
+def test_forward_mode_needs_the_reference(x64):
+    cell = ALL["lstm"]
+    data = data_of(cell)
+    weights, at = cotangents_of(cell, data), (data.params, data.x, data.carry)
+    direction = normal(20, at, np.float64)
+
+    def loss(implementation, *at):
+        flags = {"mask": data.mask, "reset": data.reset}
+        out = recurrence.run(cell, *at, implementation=implementation, **flags)
+        return sum(jax.tree.leaves(jax.tree.map(lambda a, w: jnp.sum(a * w), out, weights)))
+
+    _, slope = jit(lambda *at: jax.jvp(lambda *at: loss("reference", *at), at, direction))(*at)
+    _, gradients = reference_run(cell)
+    expected = jax.tree.map(lambda g, d: np.sum(g * d), gradients, direction)
+    np.testing.assert_allclose(slope, sum(jax.tree.leaves(expected)), rtol=1e-10)
+    for name in ("fused", "auto"):
+        with pytest.raises(TypeError, match="forward-mode"):
+            jax.jvp(lambda *at, name=name: loss(name, *at), at, direction)

@@ -1,0 +1,104 @@
+"""What a run costs: size of the program, recompilation, memory, donation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from table import BATCH, INPUTS, STEPS, TABLE, data_of, jit
+
+from seqmodels import recurrence
+from seqmodels.cells import LSTM
+
+every_cell = pytest.mark.parametrize("cell", [e.cell for e in TABLE.values()], ids=list(TABLE))
+
+
+def gradient(cell):
+    def loss(params, x, lengths):
+        y, final = recurrence.run(cell, params, x, lengths=lengths)
+        return jnp.sum(y) + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(final))
+
+    return jax.grad(loss, argnums=(0, 1))
+
+
+def shapes(cell, steps, batch=BATCH, inputs=INPUTS):
+    params = jax.eval_shape(lambda key: cell.init(key, inputs), jax.random.key(0))
+    x = jax.ShapeDtypeStruct((batch, steps, inputs), np.float32)
+    return params, x, jax.ShapeDtypeStruct((batch,), np.int32)
+
+
+@every_cell
+def test_N01_the_program_does_not_grow_with_time(cell):
+    traced = [jax.jit(gradient(cell)).trace(*shapes(cell, steps)) for steps in (16, 1024)]
+    for text in ([str(t.jaxpr) for t in traced], [t.lower().as_text() for t in traced]):
+        short, long = (program.count(" = ") for program in text)
+        assert short == long > 50
+
+
+def test_N04_other_lengths_never_recompile():
+    traces = 0
+
+    class Counted(LSTM):
+        def project(self, params, x):
+            nonlocal traces
+            traces += 1
+            return super().project(params, x)
+
+    cell = Counted(3)
+    data = data_of(cell, np.float32)
+    step = jit(gradient(cell))
+    rng = np.random.default_rng(0)
+    step(data.params, data.x, np.full(BATCH, STEPS, np.int32))
+    first = traces
+    assert first > 0
+    for _ in range(20):
+        step(data.params, data.x, rng.integers(0, STEPS + 1, BATCH).astype(np.int32))
+    assert traces == first and step._cache_size() == 1
+    step(data.params, data.x[:, :3], np.full(BATCH, 3, np.int32))
+    assert traces > first, "the counter does not count"
+
+
+@every_cell
+def test_N05_the_initial_carry_can_be_donated(cell):
+    """Each leaf is overwritten in place, so that no two may share a buffer."""
+    params = jax.tree.map(jnp.asarray, data_of(cell, np.float32).params)
+    x = jnp.ones((BATCH, STEPS, INPUTS))
+
+    def step(params, carry):
+        def loss(params):
+            y, final = recurrence.run(cell, params, x, carry)
+            return jnp.sum(y**2), jax.lax.stop_gradient(final)
+
+        gradients, final = jax.grad(loss, has_aux=True)(params)
+        return jax.tree.map(lambda p, g: p - 0.01 * g, params, gradients), final
+
+    donating = jit(step, donate_argnums=(0, 1))
+    carry = cell.initial_carry(params, BATCH)
+    given = params, carry
+    for _ in range(2):
+        params, carry = donating(params, carry)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((params, carry)))
+
+
+@pytest.mark.parametrize(
+    "implementation, cell",
+    [*(("fused", e.cell) for e in TABLE.values()), ("reference", TABLE["lstm"].cell)],
+    ids=[*TABLE, "lstm by reference"],
+)
+def test_N06_the_final_carry_alone_stores_no_history(implementation, cell):
+    """Temporary memory may hold x once more, time first, but no [T, B, H]."""
+
+    def final(params, x, lengths):
+        _, carry = recurrence.run(cell, params, x, lengths=lengths, implementation=implementation)
+        return carry
+
+    def temporary(steps):
+        arguments = shapes(cell, steps, batch=16, inputs=4)
+        memory = jax.jit(final).lower(*arguments).compile().memory_analysis()
+        return memory.temp_size_in_bytes
+
+    short, long = 256, 4096
+    one_step = 16 * (4 * 4 + 1)  # x in float32 and a mask in bytes
+    assert temporary(long) - temporary(short) <= 1.1 * one_step * (long - short)
+    history = 16 * 4 * cell.features * (long - short)
+    assert history > 1.5 * one_step * (long - short), "too narrow to tell"

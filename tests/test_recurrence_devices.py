@@ -1,0 +1,150 @@
+"""`run` under vmap, shard_map and explicit meshes: the numbers of one device, and gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from table import (
+    PROBES,
+    TABLE,
+    assert_close,
+    compiled,
+    cotangents_of,
+    data_of,
+    jit,
+    run_with_gradients,
+)
+
+from seqmodels import recurrence
+
+CELLS = {**TABLE, "awkward": PROBES["awkward"], "running sum": PROBES["running sum"]}
+CASES = [("fused", name) for name in CELLS] + [("reference", "lstm")]
+cases = pytest.mark.parametrize("implementation, name", CASES)
+FEW = [
+    ("fused", "lstm"),
+    ("fused", "gru reset before"),
+    ("fused", "awkward"),
+    ("reference", "lstm"),
+]
+few_cases = pytest.mark.parametrize("implementation, name", FEW)
+ROWS = 6  # of 7: they must divide by two devices
+
+
+def mesh_of(kind):
+    return jax.make_mesh((2,), ("data",), axis_types=(kind,))
+
+
+def program(cell, implementation, **options):
+    """The loss of one batch from a given carry and, for cells with a learned one, from none."""
+
+    def loss(params, x, carry, mask, reset, weights):
+        flags = {"mask": mask, "reset": reset, "implementation": implementation}
+        out = recurrence.run(cell, params, x, carry, **flags, **options)
+        if "start" in params or implementation == "reference":
+            fresh, _ = recurrence.run(cell, params, x, **flags, reverse=True)
+            out, weights = (*out, fresh), (*weights, weights[0])
+        return sum(jax.tree.leaves(jax.tree.map(lambda a, w: jnp.sum(a * w), out, weights)))
+
+    return loss
+
+
+def arguments(cell):
+    data = data_of(cell, np.float32)
+    rows = jax.tree.map(lambda a: a[:ROWS], (data[1:], cotangents_of(cell, data)))
+    return data.params, (*rows[0], rows[1])
+
+
+@functools.cache
+def on_one_device(cell, implementation):
+    step, (params, rows) = (
+        jax.value_and_grad(program(cell, implementation), (0, 1, 2)),
+        arguments(cell),
+    )
+    return jax.device_get(jit(step)(params, *rows))
+
+
+@cases
+def test_shard_map_over_the_batch(implementation, name):
+    """Parameters are the same on all devices, rows are not: gradients must come out summed."""
+    cell = CELLS[name].cell
+    loss, (params, rows) = program(cell, implementation), arguments(cell)
+
+    def shard(params, x, carry, *rest):
+        def total(*arguments):
+            return jax.lax.psum(loss(*arguments, *rest), "data")
+
+        return jax.value_and_grad(total, (0, 1, 2))(params, x, carry)
+
+    sharded = jax.shard_map(
+        shard,
+        mesh=mesh_of(AxisType.Auto),
+        in_specs=(P(), *[P("data")] * len(rows)),
+        out_specs=(P(), (P(), P("data"), P("data"))),
+        check_vma=True,
+    )
+    assert_close(jit(sharded)(params, *rows), on_one_device(cell, implementation), 1e-5)
+
+
+@few_cases
+def test_explicit_mesh(implementation, name):
+    """Rows split over two devices by their type; the carry takes its sharding from x."""
+    cell, remat = CELLS[name].cell, 3 if name == "lstm" else None
+    loss, (params, rows) = program(cell, implementation, remat=remat), arguments(cell)
+    step = jax.value_and_grad(loss, (0, 1, 2))
+    mesh = mesh_of(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        rows = jax.device_put(rows, NamedSharding(mesh, P("data")))
+        value, gradients = jit(step)(params, *rows)
+        assert gradients[1].sharding.spec[0] == "data"
+    expected = on_one_device(cell, implementation)
+    assert_close(jax.device_get((value, gradients)), expected, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["lstm", "awkward"])
+def test_carry_and_flags_need_no_sharding_of_their_own(name):
+    """They take that of x: under an explicit mesh, and where each device keeps its own copy."""
+    cell = CELLS[name].cell
+    data = data_of(cell, np.float32)
+    params, (x, carry, mask, reset) = data.params, jax.tree.map(lambda a: a[:ROWS], data[1:])
+
+    def program(*rest):
+        return lambda x: recurrence.run(cell, params, x, rest[0], mask=rest[1], reset=rest[2])
+
+    run = program(carry, mask, reset)
+    mesh = mesh_of(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        result = jit(run)(jax.device_put(x, NamedSharding(mesh, P("data"))))
+    assert_close(jax.device_get(result), jit(run)(x), 1e-5)
+
+    half = jax.tree.map(lambda a: a[: ROWS // 2], (carry, mask, reset))
+    twice = jax.tree.map(lambda a: np.concatenate([a, a]), half)
+    spec, mesh = P("data"), mesh_of(AxisType.Auto)
+    sharded = jax.shard_map(program(*half), mesh=mesh, in_specs=spec, out_specs=spec)
+    assert_close(jit(sharded)(x), jit(program(*twice))(x), 1e-5)
+
+
+@few_cases
+def test_vmap_over_parameters_and_inputs(x64, implementation, name):
+    """Two models on two batches at once: what training several seeds does."""
+    cell = CELLS[name].cell
+    data = [data_of(cell, seed=seed) for seed in (0, 10)]
+    weights = [cotangents_of(cell, d, seed) for seed, d in enumerate(data)]
+    run = compiled(cell, implementation)
+    stacked = [jax.tree.map(lambda *leaves: np.stack(leaves), *items) for items in (data, weights)]
+    both = jit(jax.vmap(run.__wrapped__))(*stacked[0], stacked[1])
+    for i, (one, weight) in enumerate(zip(data, weights, strict=True)):
+        assert_close(jax.tree.map(lambda leaf, i=i: leaf[i], both), run(*one, weight), 1e-10)
+
+
+def test_vmap_over_inputs_alone(x64):
+    cell = CELLS["gru reset before"].cell
+    data = data_of(cell)
+    xs = np.stack([data.x, data.x[::-1]])
+    run = jit(jax.vmap(lambda x: recurrence.run(cell, data.params, x, data.carry)[0]))
+    for y, x in zip(run(xs), xs, strict=True):
+        everything = data._replace(x=x, mask=None, reset=None)
+        assert_close(y, run_with_gradients(cell, everything)[0][0], 1e-10)

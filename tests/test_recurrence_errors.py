@@ -1,0 +1,219 @@
+"""What `run` refuses, in which words; and the dtypes that it keeps."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from table import BATCH, INPUTS, STEPS, TABLE, data_of, jit
+
+from seqmodels import recurrence
+from seqmodels.cells import LSTM, LSTMCarry, RNNCarry
+
+every_cell = pytest.mark.parametrize("cell", [e.cell for e in TABLE.values()], ids=list(TABLE))
+LSTM7 = TABLE["lstm"].cell
+DATA = data_of(LSTM7, np.float32)
+
+
+def run(**options):
+    return recurrence.run(LSTM7, DATA.params, DATA.x, **options)
+
+
+@pytest.fixture
+def unchecked():
+    """As users run it: shape annotations say nothing, the function itself has to."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+    "lengths, message",
+    [
+        ([1, 2, 8, 4, 5, 6, 7], r"lengths\[2\]=8 is outside 0\.\.7"),
+        ([1, 2, 3, -4, 5, 6, 7], r"lengths\[3\]=-4 is outside 0\.\.7"),
+        (np.ones(BATCH), "lengths has dtype float64; expected integers"),
+        (np.ones(BATCH, bool), "lengths has dtype bool; expected integers"),
+        ([3, 4], r"lengths has shape \(2,\); expected one for each row, \[7\]"),
+        (3, r"lengths has shape \(\); expected one for each row"),
+    ],
+)
+def test_A12_invalid_lengths_are_refused(lengths, message):
+    with pytest.raises(ValueError, match=message):
+        run(lengths=lengths)
+    if not isinstance(lengths, list):
+        with pytest.raises(ValueError, match=message.replace("float64", "float32")):
+            run(lengths=jnp.asarray(lengths))
+
+
+def test_A12_inside_jit_lengths_are_clipped():
+    compiled = jit(lambda lengths: run(lengths=lengths))
+    wild = np.array([-3, 0, 1, 7, 8, 100, -(2**31)], np.int32)
+    expected = compiled(np.clip(wild, 0, STEPS))
+    jax.tree.map(np.testing.assert_array_equal, compiled(wild), expected)
+    y = np.asarray(expected[0])
+    assert not np.any(y[[0, 1, 6]]) and np.all(y[[3, 4, 5], -1])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.int32])
+def test_A12_any_integer_dtype_serves(dtype):
+    lengths = np.arange(BATCH).astype(dtype)
+    _, final = run(lengths=lengths)
+    _, expected = run(lengths=list(range(BATCH)))
+    jax.tree.map(np.testing.assert_array_equal, final, expected)
+
+
+def test_mask_and_lengths_exclude_each_other():
+    with pytest.raises(ValueError, match="mask or lengths, not both"):
+        run(mask=DATA.mask, lengths=[1] * BATCH)
+
+
+@pytest.mark.parametrize("name", ["mask", "reset"])
+def test_flags_of_another_dtype_or_shape_are_refused(unchecked, name):
+    flag = np.ones((BATCH, STEPS), bool)
+    for dtype in (np.int32, np.float32):
+        with pytest.raises(ValueError, match=f"{name} has dtype {np.dtype(dtype)}; expected bool"):
+            run(**{name: flag.astype(dtype)})
+    for wrong in (flag[:, :3], flag[:3], flag[0], flag[:, :, None]):
+        with pytest.raises(ValueError, match=rf"{name} has shape .*expected \[B, T\] = \[7, 7\]"):
+            run(**{name: wrong})
+
+
+def test_inputs_without_a_feature_axis_are_refused(unchecked):
+    with pytest.raises(ValueError, match=r"x has shape \(7, 7\); expected \[B, T, features\]"):
+        recurrence.run(LSTM7, DATA.params, DATA.x[:, :, 0])
+
+
+def test_unknown_implementation_is_refused():
+    with pytest.raises(ValueError, match="implementation='cudnn' is not one of auto, reference"):
+        run(implementation="cudnn")
+    assert recurrence.choose(LSTM7) in recurrence.IMPLEMENTATIONS
+    assert recurrence.choose(LSTM7, "reference") == "reference"
+
+
+@pytest.mark.parametrize("remat", [0, -1, True])
+def test_bad_remat_is_refused(remat):
+    with pytest.raises(ValueError, match=f"remat={remat} must be at least 1 step"):
+        run(remat=remat)
+
+
+@every_cell
+@pytest.mark.parametrize("given, batch", [*itertools.permutations([1, 3, 4], 2)])
+def test_C04_carry_of_another_batch_size_is_refused(cell, given, batch):
+    data = data_of(cell, np.float32)
+    carry = cell.initial_carry(data.params, given)
+    with pytest.raises(ValueError, match=rf"carry\.h has shape \({given}, 7\).*\({batch}, 7\)"):
+        recurrence.run(cell, data.params, data.x[:batch], carry)
+
+
+def test_C02_a_carry_goes_by_names_not_by_position():
+    h, c = DATA.carry
+    for wrong in ((h, c), (c, h), [h, c], RNNCarry(h), {"h": h, "c": c}, h):
+        given = type(wrong).__name__
+        with pytest.raises(ValueError, match=rf"carry is {given}\(.*LSTMCarry\(\.h, \.c\)"):
+            run(carry=wrong)
+    swapped = run(carry=LSTMCarry(h=c, c=h))
+    assert np.abs(swapped[0] - run(carry=DATA.carry)[0]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "leaf, message",
+    [
+        (np.zeros((BATCH, 7), np.int32), r"carry\.c has dtype int32; a carry is floating"),
+        (np.zeros((BATCH, 7), bool), r"carry\.c has dtype bool; a carry is floating"),
+        (np.zeros((BATCH, 7), np.complex64), r"carry\.c has dtype complex64"),
+        (0.0, r"carry\.c has shape \(\); expected \(7, 7\)"),
+        (np.zeros((BATCH, 6), np.float32), r"carry\.c has shape \(7, 6\); expected \(7, 7\)"),
+        (np.zeros((1, BATCH, 7), np.float32), r"carry\.c has shape \(1, 7, 7\)"),
+        (None, r"carry is LSTMCarry\(\.h\); this cell's is LSTMCarry\(\.h, \.c\)"),
+    ],
+)
+def test_C03_a_leaf_that_does_not_fit_is_named(leaf, message):
+    with pytest.raises(ValueError, match=message):
+        run(carry=LSTMCarry(h=DATA.carry.h, c=leaf))
+
+
+BF16, F16, F32, F64 = jnp.bfloat16, jnp.float16, np.float32, np.float64
+# dtypes of (inputs, parameters, carry); None: no carry given, so float32
+MIXED = [(BF16, F32, None), (F32, BF16, None), (F16, F32, BF16), (BF16, BF16, F32), (F32, F32, F16)]
+MIXED_WITH_64 = [(F64, F32, None), (F32, F64, None), (F32, F32, F64), (F64, F64, F32)]
+
+
+@pytest.mark.parametrize("dtypes", MIXED)
+def test_C03_the_carry_keeps_its_dtype(dtypes):
+    check_dtypes("fused", 7, *dtypes)
+
+
+@pytest.mark.parametrize(
+    "implementation, steps", [("fused", 0), ("fused", 1), ("reference", 0), ("reference", 7)]
+)
+def test_C03_the_carry_keeps_its_dtype_for_every_length(implementation, steps):
+    check_dtypes(implementation, steps, BF16, F32, None)
+
+
+@pytest.mark.parametrize("dtypes", MIXED_WITH_64)
+def test_C03_the_carry_keeps_its_dtype_under_x64(x64, dtypes):
+    check_dtypes("fused", 7, *dtypes)
+
+
+def check_dtypes(implementation, steps, x_dtype, p_dtype, c_dtype):
+    """Of outputs, final carry and gradients. By shapes alone: nothing is computed."""
+    for entry in TABLE.values():
+        data = data_of(entry.cell, np.float32, steps=steps)
+        params = jax.tree.map(lambda leaf: leaf.astype(p_dtype), data.params)
+        carry = None
+        if c_dtype is not None:
+            carry = jax.tree.map(lambda leaf: leaf.astype(c_dtype), data.carry)
+
+        def loss(params, x, carry, data=data, cell=entry.cell):
+            y, final = recurrence.run(
+                cell, params, x, carry, mask=data.mask, reset=data.reset,
+                implementation=implementation,
+            )  # fmt: skip
+            return jnp.sum(y.astype(jnp.float32)), (y, final)
+
+        arguments = (params, data.x.astype(x_dtype), carry)
+        gradients, (y, final) = jax.eval_shape(
+            jax.grad(loss, argnums=(0, 1, 2), has_aux=True), *arguments
+        )
+        declared = np.dtype(np.float32 if c_dtype is None else c_dtype)
+        assert {leaf.dtype for leaf in (y, *final)} == {declared}
+        assert y.shape == (BATCH, steps, entry.cell.features)
+        jax.tree.map(lambda g, a: a.dtype == g.dtype or pytest.fail(str(g)), gradients, arguments)
+
+
+def test_C03_what_the_carry_may_be_made_of():
+    """NumPy arrays, in float64 too, and inputs of integers."""
+    carry = jax.tree.map(np.float64, DATA.carry)
+    y, final = run(carry=carry)
+    assert {leaf.dtype for leaf in (y, *final)} == {np.dtype(np.float32)}
+    expected = run(carry=jax.tree.map(jnp.asarray, DATA.carry))
+    jax.tree.map(np.testing.assert_array_equal, (y, final), expected)
+
+    whole = np.arange(BATCH * STEPS * INPUTS).reshape(DATA.x.shape) % 3
+    y, _ = recurrence.run(LSTM7, DATA.params, whole.astype(np.int32))
+    expected, _ = recurrence.run(LSTM7, DATA.params, whole.astype(np.float32))
+    np.testing.assert_array_equal(y, expected)
+
+
+@every_cell
+def test_C06_low_precision_products_leave_the_carry_in_float32(cell):
+    low = dataclasses.replace(cell, dtype=jnp.bfloat16)
+    data = data_of(cell, np.float32)
+    for carry in (None, data.carry):
+        y, final = jax.eval_shape(lambda c=carry: recurrence.run(low, data.params, data.x, c))
+        assert {leaf.dtype for leaf in (y, *final)} == {np.dtype(np.float32)}
+
+
+def test_C06_a_sum_over_5000_steps_in_bfloat16_is_exact():
+    """An LSTM with all gates open adds 1 a step; a carry in bfloat16 would stop at 256."""
+    cell = LSTM(1, dtype="bfloat16")
+    zeros = jax.tree.map(np.zeros_like, data_of(LSTM(1), np.float32).params)
+    params = {**zeros, "input": {**zeros["input"], "bias": np.full(4, 40.0, np.float32)}}
+    x = np.ones((1, 5000, INPUTS), np.float32)
+    for implementation in recurrence.IMPLEMENTATIONS:
+        _, final = recurrence.run(cell, params, x, implementation=implementation)
+        assert float(final.c[0, 0]) == 5000
