@@ -14,7 +14,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config = base.get_config(cell)
     base.set_task(config, "digits")
     config.model.features = {"rnn": 127, "lstm": 64, "gru": 74}[cell]
-    config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 1e-2, "gru": 1e-2}[cell]
+    config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 2e-2, "gru": 2e-2}[cell]
     config.optimizer.schedule = "cosine"
     config.train.batch = 30
     config.train.steps = 1200  # 30 epochs

@@ -17,7 +17,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     base.set_task(config, "order", (LENGTH,), length=LENGTH)
     base.use_chrono(config, LENGTH)
     config.model.features = {"rnn": 132, "lstm": 64, "gru": 74}[cell]
-    config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 1e-2, "gru": 1e-2}[cell]
+    config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 5e-3, "gru": 1e-2}[cell]
     config.train.solved = 0.99
     config.train.stop_when_solved = True
     return config

@@ -15,14 +15,21 @@ from seqmodels.types import Array, Carry, Key, Noise, Params, cast_like
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {"reference": reference.scan, "fused": fused.scan}
 
 
+SMALL = 100
+"""Features below which, on a CPU, the plain scan's backward pass takes less processor time: the
+products are too small to repay what "fused" stores for them (GRU of 74 features, B = 30, T = 64:
+12 ms against 22; at 128 features 213 against 190)."""
+
+
 def choose(cell: Any, implementation: str = "auto") -> str:
     """The name of the implementation that `run` uses, from static facts only.
 
-    "auto" takes "fused", which serves every cell. Raises ValueError for a name that does not
-    exist.
+    "auto" takes "fused", which serves every cell, or "reference" for a SMALL cell on a CPU.
+    Raises ValueError for a name that does not exist.
     """
     if implementation == "auto":
-        return "fused"
+        small = getattr(cell, "features", SMALL) < SMALL
+        return "reference" if small and jax.default_backend() == "cpu" else "fused"
     if implementation not in IMPLEMENTATIONS:
         allowed = ", ".join(["auto", *IMPLEMENTATIONS])
         raise ValueError(f"implementation={implementation!r} is not one of {allowed}")
