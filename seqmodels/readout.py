@@ -5,7 +5,6 @@ Readouts see real steps only. A row without any reads 0, with a finite gradient.
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 

@@ -113,7 +113,7 @@ KEY = jax.random.key(0, impl="unsafe_rbg")
 
 
 @functools.cache
-def compiled(cell, implementation="auto", key=None, **options):
+def compiled(cell, implementation="fused", key=None, **options):
     """A jitted run with its gradients, one for all tests that ask for the same settings.
 
     (params, x, carry, mask, reset, cotangents of (y, final)) ->
@@ -135,7 +135,7 @@ def compiled(cell, implementation="auto", key=None, **options):
     return run
 
 
-def run_with_gradients(cell, data, implementation="auto", key=None, **options):
+def run_with_gradients(cell, data, implementation="fused", key=None, **options):
     """`compiled` on `data` with random cotangents, non-zero at masked steps too."""
     run = compiled(cell, implementation, key, **options)
     return run(*data, cotangents_of(cell, data))

@@ -36,7 +36,7 @@ F1_PARAMS = {
 
 
 @functools.cache
-def runner(cell, implementation="auto", reverse=False):
+def runner(cell, implementation="fused", reverse=False):
     """One compiled run for all flags and contents of one shape."""
 
     def run(params, x, carry=None, mask=None, lengths=None, reset=None):
@@ -46,7 +46,7 @@ def runner(cell, implementation="auto", reverse=False):
     return jit(run)
 
 
-def f1(x, h0=None, params=F1_PARAMS, run=None, implementation="auto", reverse=False, **flags):
+def f1(x, h0=None, params=F1_PARAMS, run=None, implementation="fused", reverse=False, **flags):
     """(y [T], final h) of one row."""
     x = jnp.asarray(x, jnp.float32)[None, :, None]
     carry = None if h0 is None else RNNCarry(jnp.full((1, 1), h0, jnp.float32))

@@ -104,9 +104,10 @@ def parsed(field, text):
 
 def show(*flags, field=None):
     """What the flags make of the config, without running it."""
+    shown = "config" if field is None else f"repr(config.{field})"
     code = (
         "import sys; from experiments import cli\n"
-        f"def main(workdir, config): print({'config' if field is None else f'repr(config.{field})'})\n"
+        f"def main(workdir, config): print({shown})\n"
         "cli.start(main, workdir=None, config='configs/adding.py')"
     )
     done = subprocess.run(

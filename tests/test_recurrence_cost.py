@@ -14,7 +14,7 @@ every_cell = pytest.mark.parametrize("cell", [e.cell for e in TABLE.values()], i
 
 def gradient(cell):
     def loss(params, x, lengths):
-        y, final = recurrence.run(cell, params, x, lengths=lengths)
+        y, final = recurrence.run(cell, params, x, lengths=lengths, implementation="fused")
         return jnp.sum(y) + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(final))
 
     return jax.grad(loss, argnums=(0, 1))
@@ -65,7 +65,7 @@ def test_N05_the_initial_carry_can_be_donated(cell):
 
     def step(params, carry):
         def loss(params):
-            y, final = recurrence.run(cell, params, x, carry)
+            y, final = recurrence.run(cell, params, x, carry, implementation="fused")
             return jnp.sum(y**2), jax.lax.stop_gradient(final)
 
         gradients, final = jax.grad(loss, has_aux=True)(params)

@@ -110,8 +110,9 @@ def test_carry_and_flags_need_no_sharding_of_their_own(name):
     data = data_of(cell, np.float32)
     params, (x, carry, mask, reset) = data.params, jax.tree.map(lambda a: a[:ROWS], data[1:])
 
-    def program(*rest):
-        return lambda x: recurrence.run(cell, params, x, rest[0], mask=rest[1], reset=rest[2])
+    def program(carry, mask, reset):
+        flags = {"mask": mask, "reset": reset, "implementation": "fused"}
+        return lambda x: recurrence.run(cell, params, x, carry, **flags)
 
     run = program(carry, mask, reset)
     mesh = mesh_of(AxisType.Explicit)
@@ -143,7 +144,11 @@ def test_vmap_over_inputs_alone(x64):
     cell = CELLS["gru reset before"].cell
     data = data_of(cell)
     xs = np.stack([data.x, data.x[::-1]])
-    run = jit(jax.vmap(lambda x: recurrence.run(cell, data.params, x, data.carry)[0]))
+    run = jit(
+        jax.vmap(
+            lambda x: recurrence.run(cell, data.params, x, data.carry, implementation="fused")[0]
+        )
+    )
     for y, x in zip(run(xs), xs, strict=True):
         everything = data._replace(x=x, mask=None, reset=None)
         assert_close(y, run_with_gradients(cell, everything)[0][0], 1e-10)

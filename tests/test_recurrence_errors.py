@@ -90,8 +90,28 @@ def test_inputs_without_a_feature_axis_are_refused(unchecked):
 def test_unknown_implementation_is_refused():
     with pytest.raises(ValueError, match="implementation='cudnn' is not one of auto, reference"):
         run(implementation="cudnn")
-    assert recurrence.choose(LSTM7) in recurrence.IMPLEMENTATIONS
-    assert recurrence.choose(LSTM7, "reference") == "reference"
+
+
+def test_the_choice_of_an_implementation():
+    """By static facts; by name always as asked."""
+    large = LSTM(recurrence.SMALL)
+    assert recurrence.choose(LSTM7) == "reference"  # small, and the tests run on a CPU
+    assert recurrence.choose(large) == "fused"
+    for name in recurrence.IMPLEMENTATIONS:
+        assert recurrence.choose(LSTM7, name) == recurrence.choose(large, name) == name
+
+
+@pytest.mark.parametrize("implementation", ["auto", *recurrence.IMPLEMENTATIONS])
+def test_the_implementation_asked_for_is_the_one_that_runs(monkeypatch, implementation):
+    ran = []
+
+    def spy(name, scan):
+        return lambda *arguments: ran.append(name) or scan(*arguments)
+
+    spies = {name: spy(name, scan) for name, scan in recurrence.IMPLEMENTATIONS.items()}
+    monkeypatch.setattr(recurrence, "IMPLEMENTATIONS", spies)
+    jax.eval_shape(lambda: run(implementation=implementation))
+    assert ran == [recurrence.choose(LSTM7, implementation)]
 
 
 @pytest.mark.parametrize("remat", [0, -1, True])

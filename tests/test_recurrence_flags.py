@@ -1,5 +1,5 @@
 """Masks, lengths, resets, direction and chunks, drawn at random; against the NumPy walk and
-against each other. `auto` is what users get, so it is what runs here."""
+against each other. By `fused`, which has gradients of its own, unless said otherwise."""
 
 import functools
 
@@ -36,11 +36,16 @@ def run(cell, data, **options):
 
 
 @every_entry
-@given(mask=a_flag, reset=a_flag, reverse=st.booleans())
-def test_any_flags_equal_the_numpy_walk(entry, mask, reset, reverse):
+@given(
+    mask=a_flag,
+    reset=a_flag,
+    reverse=st.booleans(),
+    implementation=st.sampled_from(sorted(recurrence.IMPLEMENTATIONS)),
+)
+def test_any_flags_equal_the_numpy_walk(entry, mask, reset, reverse, implementation):
     with jax.enable_x64(True):
         data = data_of(entry.cell)._replace(mask=mask, reset=reset)
-        y, final = run(entry.cell, data, reverse=reverse)
+        y, final = run(entry.cell, data, implementation=implementation, reverse=reverse)
     carry = data.carry._asdict()
     options = {"mask": mask, "reset": reset, "reverse": reverse}
     expected = reference.run(entry.oracle, data.params, data.x, carry, **options)
@@ -115,7 +120,7 @@ def test_B02_an_output_sees_its_past_and_nothing_else(x64, cell, reverse):
         sequence = np.cumsum(reset, axis=1)  # numbers the sequences of a row
         for t in range(STEPS):
             here = np.where((np.arange(STEPS) == t)[None, :, None], d_y, 0.0)
-            run = compiled(cell, "auto", None, reverse=reverse)
+            run = compiled(cell, "fused", None, reverse=reverse)
             _, (_, dx, d_carry) = run(*data, (here, nothing))
             seen = np.any(dx != 0, axis=-1)
             past = np.arange(STEPS) >= t if reverse else np.arange(STEPS) <= t
@@ -131,7 +136,7 @@ def test_B02_an_output_sees_its_past_and_nothing_else(x64, cell, reverse):
 @functools.cache
 def chunk_runner(cell):
     """A jitted run without gradients; each chunk length is one more compilation."""
-    return jit(lambda data: recurrence.run(cell, **data._asdict()))
+    return jit(lambda data: recurrence.run(cell, **data._asdict(), implementation="fused"))
 
 
 @every_cell
@@ -161,4 +166,7 @@ def test_lengths_are_a_prefix_mask(cell, lengths):
 
 @functools.cache
 def length_runner(cell):
-    return jit(lambda p, x, carry, lengths: recurrence.run(cell, p, x, carry, lengths=lengths))
+    options = {"implementation": "fused"}
+    return jit(
+        lambda p, x, carry, lengths: recurrence.run(cell, p, x, carry, lengths=lengths, **options)
+    )

@@ -89,7 +89,7 @@ def test_stack_equals_torch(x64, kind, layers, directions):
     params = from_torch(torch["weights"], *shape)
     rows = layers * directions
     start = carry_from_torch(*shape, STORED["h0"][:rows], STORED["c0"][:rows])
-    stack = Stack((CELLS[kind],) * layers, bidirectional=directions == 2)
+    stack = Stack((CELLS[kind],) * layers, directions == 2, implementation="fused")
 
     def forward(params, x, start):
         return stack.apply({"params": params}, x, start, lengths=jnp.asarray(STORED["lengths"]))

@@ -1,5 +1,7 @@
 """Steps, seeds and resident data: what one update does, and what it leaves alone."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import optax
 import pytest
 
 from seqmodels import optim
-from seqmodels.cells import LSTM, RNN
+from seqmodels.cells import RNN
 from seqmodels.data import resident
 from seqmodels.layers import Stack
 from seqmodels.losses import cross_entropy, squared_error
@@ -24,9 +26,13 @@ LENGTH, BATCH = 6, 4
 POISON = -7
 
 
-def learner(cell=None, **settings):
-    defaults = {"optimizer": optim.make("adam", 1e-2, clip=1.0)} | settings
-    model = SequenceClassifier(Stack((cell or LSTM(5),)), 1, dropout=0.3)
+ADAM = optim.make("adam", 1e-2, clip=1.0)
+
+
+@functools.cache
+def learner(**settings):
+    defaults = {"optimizer": ADAM} | settings
+    model = SequenceClassifier(Stack((RNN(5),)), 1, dropout=0.3)
     return Learner(model=model, loss=squared_error, metric=squared_error, **defaults)
 
 
@@ -38,6 +44,7 @@ def draw(key, ids, data):
     return batch._replace(inputs=jnp.where(ids[0] == POISON, jnp.nan, batch.inputs))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def fresh(learner, seed=0):
     batch = jax.eval_shape(lambda: Adding().sample(jax.random.key(0), BATCH, LENGTH))
     return init_state(
@@ -174,7 +181,7 @@ def test_L04_batch_without_scored_terms_changes_nothing():
 
 
 def test_seeds_together_equal_each_alone_and_stopped_ones_stand_still():
-    net = learner(RNN(5))
+    net = learner()
     mesh = parallel.seed_mesh(2)
     assert mesh.shape["seed"] == 2, "the tests ask for two CPU devices"
     seeds = jnp.arange(4)

@@ -4,7 +4,6 @@ Pure functions: no files, flags or clocks. Sums leave the device; averages are f
 by whoever adds up the last of them.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -148,7 +147,7 @@ def _zeros(function, *args):
 
 def _all_finite(tree):
     leaves = [a for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.floating)]
-    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(a)) for a in leaves], True)
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in leaves]))
 
 
 def _add_noise(params, stddev, state):
