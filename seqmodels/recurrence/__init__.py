@@ -168,7 +168,8 @@ def _check_flag(name, flag, batch, length):
 
 def _check_carry(carry, initial):
     """The given carry as arrays, or a ValueError that names the leaf that does not fit."""
-    if jax.tree.structure(carry) != jax.tree.structure(initial):
+    given: Any = jax.tree.structure(carry)
+    if given != jax.tree.structure(initial):
         raise ValueError(f"carry is {_outline(carry)}; this cell's is {_outline(initial)}")
     leaves = jax.tree_util.tree_leaves_with_path(carry)
     for (path, leaf), wanted in zip(leaves, jax.tree.leaves(initial), strict=True):
