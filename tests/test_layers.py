@@ -75,7 +75,7 @@ def test_F07_time_major_changes_the_layout_of_steps_only(kind):
 
 
 @pytest.mark.parametrize("merge", MERGES)
-def test_merges_of_both_directions(merge):
+def test_B03_merges_of_both_directions_and_their_summary(merge):
     layer = Bidirectional(GRU(WIDTH), merge=merge)
     variables = module_params(layer, X)
     carry = carry_like(layer, variables)

@@ -108,7 +108,7 @@ def test_stack_equals_torch(x64, kind, layers, directions):
         assert_close(gradients, (d_params, torch["dx"], d_start), 1e-10)
 
 
-def test_biases_of_the_fixtures_are_not_zero():
+def test_F05_biases_of_the_fixtures_are_not_zero():
     """Else a conversion that drops or doubles one would pass (case F05)."""
     for kind in CELLS:
         params = from_torch(load(kind, 2, 2)["weights"], kind, 2, 2)
