@@ -105,9 +105,8 @@ def flags():
 
 
 # Small programs that run a few times: compiling them well takes longer than running them.
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+jit = functools.partial(jax.jit, compiler_options=QUICK)
 # Keys of JAX's default kind take seconds to compile.
 KEY = jax.random.key(0, impl="unsafe_rbg")
 

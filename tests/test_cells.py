@@ -146,6 +146,14 @@ def test_methods_act_on_any_leading_axes(x64, cell):
 
 
 @every_cell
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float32])
+def test_a_step_keeps_the_dtype_of_the_carry(cell, dtype):
+    params, x = params_of(cell, dtype=np.float32), np.ones((2, INPUTS), np.float32)
+    carry, y = jax.eval_shape(cell.step, params, cell.initial_carry(params, 2, dtype), x)
+    assert {leaf.dtype for leaf in (y, *carry)} == {np.dtype(dtype)}
+
+
+@every_cell
 def test_parameters_and_carry_start_as_the_protocol_says(cell):
     make = jit(cell.init, static_argnums=1)
     params, other = make(KEY, INPUTS), make(jax.random.fold_in(KEY, 1), INPUTS)

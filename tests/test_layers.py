@@ -120,7 +120,7 @@ def test_B04_the_backward_half_reads_in_the_other_order():
 
 
 def test_B05_no_parameter_is_shared():
-    stack = Stack((GRU(WIDTH),) * 2, bidirectional=True)
+    stack = Stack((RNN(WIDTH),) * 2, bidirectional=True)
     variables = jit(stack.init)(KEY, X)
     slopes = jit(jax.grad(lambda v: jnp.sum(stack.apply(v, X)[0] ** 2)))(variables)
     parts = [(i, d) for i in (0, 1) for d in ("forward", "backward")]

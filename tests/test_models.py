@@ -19,6 +19,7 @@ X = RNG.normal(size=(BATCH, STEPS, INPUTS)).astype(np.float32)
 IDS = RNG.integers(1, 9, size=(BATCH, STEPS)).astype(np.int32)
 LENGTHS = np.array([2, 5, 0])
 MASK = np.arange(STEPS) < LENGTHS[:, None]
+RESET = np.array([[False, True, False, False, True]] * 3)
 DEEP = Stack((GRU(WIDTH), LSTM(WIDTH)), bidirectional=True)
 BOTH_WAYS = Stack((GRU(WIDTH),), bidirectional=True)
 every_readout = pytest.mark.parametrize("name", READOUTS)
@@ -130,7 +131,7 @@ def test_dropout_between_layers_only():
         stack.apply({}, x, train=True)
 
 
-@pytest.mark.parametrize("rate", [True, -0.1, 1.0, 1.5, float("nan")])
+@pytest.mark.parametrize("rate", [True, False, -0.1, 1.0, 1.5, float("nan")])
 def test_a_dropout_that_is_no_probability_is_refused(rate):
     stack = Stack((GRU(3),) * 2)
     for module in (
@@ -171,9 +172,10 @@ def test_classifier_is_embedding_stack_readout_head(name):
     variables = module_params(model, IDS)
     params = variables["params"]
     assert set(params) == {"embed", "stack", "head"}
-    outputs, carry = apply(model)(variables, IDS, mask=MASK)
+    flags = {"mask": MASK, "reset": RESET}
+    outputs, carry = apply(model)(variables, IDS, **flags)
     x = apply(model.embed)({"params": params["embed"]}, IDS)
-    y, expected = apply(stack)({"params": params["stack"]}, x, mask=MASK)
+    y, expected = apply(stack)({"params": params["stack"]}, x, **flags)
     top = expected[f"layer_{len(stack.cells) - 1}"]
     final = np.concatenate([top["forward"].h, top["backward"].h], axis=-1)
     vector = READOUTS[name](y, final, MASK)
@@ -185,10 +187,13 @@ def test_classifier_is_embedding_stack_readout_head(name):
 def test_labeller_is_embedding_stack_head():
     model = SequenceLabeller(DEEP, 3, Embed(9, INPUTS))
     variables = module_params(model, IDS)
-    outputs, _ = apply(model)(variables, IDS, mask=MASK)
-    assert outputs.shape == (BATCH, STEPS, 3)
-    bias = np.broadcast_to(variables["params"]["head"]["bias"], outputs.shape)
-    np.testing.assert_allclose(outputs[~MASK], bias[~MASK], atol=1e-6)
+    params, flags = variables["params"], {"mask": MASK, "reset": RESET}
+    result = apply(model)(variables, IDS, **flags)
+    x = apply(model.embed)({"params": params["embed"]}, IDS)
+    y, carry = apply(DEEP)({"params": params["stack"]}, x, **flags)
+    assert not np.any(np.asarray(y)[~MASK])  # the head's bias alone stands there
+    bias = np.broadcast_to(params["head"]["bias"], (BATCH, STEPS, 3))
+    assert_close(result, (y @ params["head"]["kernel"] + bias, carry), 1e-5)
 
 
 def test_unknown_readout_is_refused():

@@ -44,9 +44,9 @@ def test_fused_equals_reference(x64, cell, reverse):
 
 
 @every_cell
-def test_fused_in_float32_unrolled_equals_reference(x64, cell):
+def test_fused_in_float32_equals_reference(x64, cell):
     data = data_of(cell, np.float32)
-    result = run_with_gradients(cell, data, "fused", reverse=True, unroll=2)
+    result = run_with_gradients(cell, data, "fused", reverse=True)
     assert {leaf.dtype for leaf in jax.tree.leaves(result)} == {np.dtype(np.float32)}
     assert_close(result, reference_run(cell, reverse=True), SINGLE)
 

@@ -7,14 +7,16 @@ import pytest
 from table import BATCH, INPUTS, STEPS, TABLE, data_of, jit
 
 from seqmodels import recurrence
-from seqmodels.cells import LSTM
+from seqmodels.cells import LSTM, RNN
 
 every_cell = pytest.mark.parametrize("cell", [e.cell for e in TABLE.values()], ids=list(TABLE))
 
 
-def gradient(cell):
+def gradient(cell, implementation="fused", remat=None):
     def loss(params, x, lengths):
-        y, final = recurrence.run(cell, params, x, lengths=lengths, implementation="fused")
+        y, final = recurrence.run(
+            cell, params, x, lengths=lengths, implementation=implementation, remat=remat
+        )
         return jnp.sum(y) + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(final))
 
     return jax.grad(loss, argnums=(0, 1))
@@ -102,3 +104,16 @@ def test_N06_the_final_carry_alone_stores_no_history(implementation, cell):
     assert temporary(long) - temporary(short) <= 1.1 * one_step * (long - short)
     history = 16 * 4 * cell.features * (long - short)
     assert history > 1.5 * one_step * (long - short), "too narrow to tell"
+
+
+@pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+def test_N03_remat_stores_less(implementation):
+    """The carry at the borders of chunks and one chunk's steps, instead of all T steps."""
+    cell = RNN(32)
+    arguments = shapes(cell, 8192)
+
+    def temporary(remat):
+        compiled = jax.jit(gradient(cell, implementation, remat)).lower(*arguments).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporary(remat=90) < 0.25 * temporary(remat=None)

@@ -88,6 +88,31 @@ def test_shard_map_over_the_batch(implementation, name):
     assert_close(jit(sharded)(params, *rows), on_one_device(cell, implementation), 1e-5)
 
 
+@pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+def test_shard_map_over_the_parameters(implementation):
+    """One model on each device, all reading the same rows: here x alone varies over nothing."""
+    cell = CELLS["lstm"].cell
+    params = [data_of(cell, np.float32, seed=seed).params for seed in (0, 10)]
+    x, mesh = data_of(cell, np.float32).x, mesh_of(AxisType.Auto)
+
+    def slope(params):
+        def loss(params):
+            y, _ = recurrence.run(cell, params, x, implementation=implementation)
+            return jnp.sum(y**2)
+
+        return jax.grad(loss)(params)
+
+    def own(params):
+        slopes = slope(jax.tree.map(lambda leaf: leaf[0], params))
+        return jax.tree.map(lambda leaf: leaf[None], slopes)
+
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *params)
+    spec = P("data")
+    sharded = jax.shard_map(own, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=True)
+    assert_close(jit(sharded)(stacked), jit(jax.vmap(slope))(stacked), 1e-5)
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 10, 1), reason="no gradients of sharded products")
 @cases
 def test_explicit_mesh(implementation, name):
     """Rows split over two devices by their type; the carry takes its sharding from x."""
