@@ -61,9 +61,24 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.train.batch = 20  # sequences
     config.train.weight_noise = 0.0  # std of Gaussian noise on every parameter, each step
     config.train.max_bad_steps = 1  # non-finite steps in a row that stop a seed
-    config.train.eval_every = 50  # updates between validations; also updates per compiled call
+    config.train.accumulate = 1  # batches whose gradients make up one update
+    config.train.shuffle = placeholder(bool)  # data sets: None: anew each epoch; False: in order
+    config.train.buckets = ()  # data sets: widths T of batches of like length; (): one width
+    config.train.chunk = placeholder(int)  # data sets: steps of truncated backpropagation along one
+    # stream, the carry kept from chunk to chunk; None: whole rows
+    config.train.average = 0.0  # decay of a moving average of the parameters, to be evaluated
+    config.train.eval_every = 50  # updates between validations
+    config.train.steps_per_call = 50  # updates per compiled call, at most
     config.train.solved = placeholder(float)  # validation score that counts as solved; None: none
     config.train.stop_when_solved = False  # after a second, fresh set confirms it
+    config.train.test = "last"  # which parameters are tested: last, best (on validation)
+    config.train.patience = placeholder(int)  # validations without a better score, after which:
+    config.train.drops = 0  # so many times back to the best with a lower rate, then stop
+    config.train.drop_factor = placeholder(float)  # of the rate at each drop
+
+    config.checkpoint = ConfigDict()
+    config.checkpoint.seconds = 60.0  # least time between two; 0: after every compiled call
+    config.checkpoint.keep = 1  # newest ones that stay, besides the best
 
     config.eval = ConfigDict()
     config.eval.batch = 250  # sequences

@@ -5,16 +5,17 @@ Every field is used, or refused with a UserError that names it.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
 from experiments.errors import UserError, at_least, blame, one_of
-from experiments.sources import Drawn, Resident, Source, example, zeros
+from experiments.sources import Drawn, Source, continued, example, resident, zeros
 from seqmodels import initializers, optim
 from seqmodels.cells import CELLS, Cell
-from seqmodels.data import DATASETS, resident
+from seqmodels.data import DATASETS
 from seqmodels.data.prepare import SPLITS
 from seqmodels.layers import MERGES, Embed, Stack
 from seqmodels.losses import LOSSES
@@ -22,6 +23,7 @@ from seqmodels.metrics import METRICS
 from seqmodels.models import SequenceClassifier, SequenceLabeller
 from seqmodels.readout import READOUTS
 from seqmodels.tasks import TASKS
+from seqmodels.training.selection import Selection
 from seqmodels.training.state import init_state
 from seqmodels.training.step import Learner
 from seqmodels.types import Spec
@@ -46,8 +48,13 @@ class Run(NamedTuple):
     seeds: tuple[int, ...]
     steps: int
     eval_every: int
+    steps_per_call: int
+    rates: Callable[[int], Any]  # learning rate of update n
     solved: float | None
     stop_when_solved: bool
+    test_best: bool
+    save_seconds: float
+    keep: int
 
     def solves(self, score: float) -> bool:
         """Whether a score is past the threshold that counts as solved; never where none is set."""
@@ -61,9 +68,12 @@ def build(config: ConfigDict) -> Run:
     """Raises UserError for a value that cannot be, a name that does not exist, or a setting that
     nothing would read; before any file is written."""
     train = config.train
-    for field, least in (("seeds", 1), ("seed", 0), ("steps", 1), ("batch", 1), ("eval_every", 1)):
-        at_least(f"config.train.{field}", train[field], least)
-    at_least("config.train.max_bad_steps", train.max_bad_steps, 1)
+    for field in ("seeds", "steps", "batch", "eval_every", "max_bad_steps", "accumulate"):
+        at_least(f"config.train.{field}", train[field], 1)
+    at_least("config.train.seed", train.seed, 0)
+    at_least("config.train.steps_per_call", train.steps_per_call, 1)
+    at_least("config.checkpoint.keep", config.checkpoint.keep, 1)
+    at_least("config.checkpoint.seconds", config.checkpoint.seconds, 0.0)
     at_least("config.train.weight_noise", train.weight_noise, 0.0)
     if not math.isfinite(train.weight_noise):
         raise UserError(f"config.train.weight_noise={train.weight_noise} must be finite")
@@ -78,13 +88,23 @@ def build(config: ConfigDict) -> Run:
             f"config.train.stop_when_solved=True: {config.task.name} is a data set, "
             "and no fresh rows can be drawn to confirm it; set it to False"
         )
+    if source.carried and config.model.bidirectional:
+        raise UserError(
+            f"config.model.bidirectional=True: with config.train.chunk={train.chunk} the layer "
+            "that walks backwards would need chunks that are not there yet; set one of them off"
+        )
+    optimizer, rates = build_optimizer(config.optimizer, train.steps)
     learner = Learner(
         model=build_model(config.model, source.spec),
-        optimizer=build_optimizer(config.optimizer, train.steps),
+        optimizer=optimizer,
         loss=LOSSES[source.spec.loss],
         metric=METRICS[source.spec.metric].function,
         weight_noise=train.weight_noise,
         max_bad_steps=train.max_bad_steps,
+        accumulate=train.accumulate,
+        clip=config.optimizer.clip,
+        average=train.average,
+        selection=build_selection(train, METRICS[source.spec.metric].higher_is_better),
     )
     return Run(
         label=config.label,
@@ -96,8 +116,13 @@ def build(config: ConfigDict) -> Run:
         seeds=tuple(range(train.seed, train.seed + train.seeds)),
         steps=train.steps,
         eval_every=train.eval_every,
+        steps_per_call=train.steps_per_call,
+        rates=rates,
         solved=train.solved,
         stop_when_solved=train.stop_when_solved,
+        test_best=train.test == "best",
+        save_seconds=config.checkpoint.seconds,
+        keep=config.checkpoint.keep,
     )
 
 
@@ -114,7 +139,7 @@ def build_source(config: ConfigDict) -> Source:
     with blame("config.task"):
         task = kind(**settings)
 
-    batch, test = config.train.batch, config.eval
+    train, test = config.train, config.eval
     at_least("config.eval.batch", test.batch, 1)
     if name in DATASETS:
         if test.lengths:
@@ -122,10 +147,14 @@ def build_source(config: ConfigDict) -> Source:
                 f"config.eval.lengths={tuple(test.lengths)}: {name} is a data set "
                 "with rows of its own lengths; set it to ()"
             )
-        with blame("config.task"):
-            data, rows = resident.stack_splits({split: task.load(split) for split in SPLITS})
-            return Resident(task.spec, data, rows, task.chance(), batch, test.batch)
+        return build_data(config, task)
 
+    for field in ("chunk", "shuffle", "buckets"):
+        if train[field] not in (None, ()):
+            raise UserError(
+                f"config.train.{field}={train[field]} is for data sets, and {name} draws fresh "
+                "rows; set it to " + ("()" if field == "buckets" else "None")
+            )
     if length is None:
         raise UserError(f"config.task.length is missing; {name} needs one")
     for field in ("valid_examples", "test_examples"):
@@ -146,7 +175,7 @@ def build_source(config: ConfigDict) -> Source:
     source = Drawn(
         task=task,
         length=length,
-        batch=batch,
+        batch=train.batch,
         eval_batch=test.batch,
         examples={
             "valid": test.valid_examples,
@@ -157,8 +186,76 @@ def build_source(config: ConfigDict) -> Source:
     )
     for tested in source.lengths:
         with blame("config.eval.lengths"):
-            source.drawn_at(tested)[0].steps(tested)
+            task_then, _ = source.parts("test", tested)[0].shape
+            task_then.steps(tested)
     return source
+
+
+def build_data(config: ConfigDict, dataset: Any) -> Source:
+    """Rows shuffled in buckets, or with config.train.chunk one stream in chunks."""
+    train, name = config.train, config.task.name
+    shared = {"batch": train.batch, "eval_batch": config.eval.batch}
+    shared |= {"accumulate": train.accumulate}
+    if train.chunk is None:
+        if any(not isinstance(n, int) or n < 1 for n in train.buckets):
+            raise UserError(
+                f"config.train.buckets={tuple(train.buckets)} must be widths, like (64, 256)"
+            )
+    else:
+        at_least("config.train.chunk", train.chunk, 1)
+        if train.shuffle:
+            raise UserError(
+                f"config.train.shuffle=True: with config.train.chunk={train.chunk} each batch goes "
+                "on where the one before stopped; set one of them to None"
+            )
+        if train.buckets:
+            raise UserError(
+                f"config.train.buckets={tuple(train.buckets)}: chunks are all of "
+                f"config.train.chunk={train.chunk} steps; set it to ()"
+            )
+    with blame("config.task"):
+        splits = {split: dataset.load(split) for split in SPLITS}
+        spec, chance = dataset.spec, dataset.chance()
+    if train.chunk is None:
+        with blame("config.train.buckets"):
+            return resident(
+                spec,
+                splits,
+                widths=tuple(train.buckets),
+                shuffle=train.shuffle is not False,
+                chance=chance,
+                **shared,
+            )
+    if not spec.per_step:
+        raise UserError(
+            f"config.train.chunk={train.chunk}: {name} asks for one answer a row, which chunks "
+            "would cut apart; set it to None"
+        )
+    return continued(spec, splits, steps=train.chunk, chance=chance, **shared)
+
+
+def build_selection(train: ConfigDict, higher: bool) -> Selection | None:
+    """What validation scores decide, None if nothing."""
+    one_of("config.train.test", train.test, ("last", "best"))
+    if not 0 <= train.average < 1:
+        raise UserError(f"config.train.average={train.average} must be from 0 up to, not incl., 1")
+    at_least("config.train.drops", train.drops, 0)
+    if train.patience is None and train.drops:
+        raise UserError(
+            f"config.train.drops={train.drops} needs config.train.patience, which is None"
+        )
+    if (train.drops > 0) != (train.drop_factor is not None):
+        raise UserError(
+            f"config.train.drop_factor={train.drop_factor} and config.train.drops={train.drops} "
+            "go together: a factor for each drop, None for none"
+        )
+    if train.patience is not None:
+        at_least("config.train.patience", train.patience, 1)
+    elif train.test == "last":
+        return None
+    if train.drop_factor is not None and not 0 < train.drop_factor < 1:
+        raise UserError(f"config.train.drop_factor={train.drop_factor} must be between 0 and 1")
+    return Selection(higher, train.patience, train.drops, train.drop_factor or 1.0)
 
 
 def build_cell(model: ConfigDict) -> Cell:
@@ -239,9 +336,13 @@ def build_model(model: ConfigDict, spec: Spec) -> SequenceClassifier | SequenceL
     )
 
 
-def build_optimizer(settings: ConfigDict, steps: int):
+def build_optimizer(settings: ConfigDict, steps: int) -> tuple[Any, Callable[[int], Any]]:
+    """The optimizer and its learning rate of update n."""
     with blame("config.optimizer"):
-        return optim.make(steps=steps, **settings)
+        rates = optim.learning_rates(
+            settings.learning_rate, schedule=settings.schedule, steps=steps, warmup=settings.warmup
+        )
+        return optim.make(steps=steps, **settings), rates
 
 
 def count_params(learner: Learner, source: Source) -> int:

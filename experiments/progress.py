@@ -17,6 +17,11 @@ class Reporter:
         self.task = None if bar is None else bar.add_task(name, total=steps, note="compiling")
         self.last_tenth = -1
 
+    def resume(self, step: int) -> None:
+        console.print(f"{self.name}  goes on at step {step}/{self.steps}", markup=False)
+        if self.task is not None and self.bar is not None:
+            self.bar.update(self.task, completed=step)
+
     def update(self, step: int, note: str) -> None:
         if self.task is not None and self.bar is not None:
             self.bar.update(self.task, completed=step, note=note)

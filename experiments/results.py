@@ -4,31 +4,39 @@ Each line of `results.jsonl` is one JSON object. All have `kind`, `config` (hash
 without its seeds), `task`, `cell` (the config's label) and `seed`; numbers that are not finite
 are null. The kinds, with their other fields:
 
-    train  step, loss, score, grad_norm: means since the row before; seconds since training began
+    train  since the row before, up to `step`: loss, score; grad_norm (mean), clipped (share of the
+           updates whose gradient was); learning_rate (of the last update); h_norm, c_norm (root
+           mean square of the carry after a batch); padding (share of the steps); lengths (rows by
+           their number of real steps: {"4": 7} are seven rows of 4 to 7); order (checksum of the
+           ids of all rows read so far); tokens_per_second (real steps, of this seed), waiting
+           (share of the time in which the devices waited for batches); seconds (so far)
     valid  step, loss, score, weight (how many terms were scored)
     test   step, length (null for a data set), loss, score, weight, chance
-    final  status (finished, solved, diverged), step, score (on test, null if diverged), metric,
-           chance, params, solved (true, false, or null where no threshold is set),
-           steps_to_solve, seconds and compile_seconds (of the whole program, all its seeds),
-           device
+    final  status (finished, solved, diverged, or stopped: no longer improving), step, score (on
+           test, null if diverged), metric, chance, params, solved (true, false, or null where no
+           threshold is set), steps_to_solve, seconds and compile_seconds (of the whole
+           program, all its seeds), device
 
 A pair (config, seed) with a `final` row is finished and is not run again.
 """
 
-import contextlib
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments.boards import Boards
 from experiments.errors import UserError
 
 Row = dict[str, Any]
+
+CLOCKS = {"seconds", "compile_seconds", "tokens_per_second", "waiting", "device"}
+"""Fields that depend on the machine. All others are the same, bit for bit, however often a run was
+interrupted on its way."""
 
 
 def as_dict(config: ConfigDict) -> Row:
@@ -85,7 +93,7 @@ def open_workdir(workdir: Path, config: Row, same: Any) -> None:
             if same(old) != same(config):
                 raise UserError(
                     f"--workdir={workdir} holds another config"
-                    f"{_difference(same(old), same(config))}; choose another --workdir"
+                    f"{difference(same(old), same(config))}; choose another --workdir"
                 )
         elif workdir.exists() and any(workdir.iterdir()):
             raise UserError(
@@ -108,28 +116,45 @@ def without_seeds(config: Row) -> Row:
 
 
 class Results:
-    """The rows of one run, appended as they come."""
+    """The rows of one run, appended as they come, and the same numbers for TensorBoard."""
 
     def __init__(self, workdir: Path, config: Row, task: str):
         self.path = workdir / "results.jsonl"
         self.common = {"config": config_hash(config), "task": task, "cell": config["label"]}
         rows = read_rows(self.path) if self.path.exists() else []
         self.finished = {row["seed"]: row["status"] for row in rows if row["kind"] == "final"}
-        # An attempt that ended early is begun again: what it wrote would be there twice.
-        kept = [row for row in rows if row["seed"] in self.finished]
-        if len(kept) < len(rows) or not self.path.exists():
-            write_file(self.path, "".join(_line(row) for row in kept))
+        self._boards = Boards(workdir / "tensorboard")
 
-    @contextlib.contextmanager
-    def appending(self) -> Iterator["Results"]:
-        with self.path.open("a", encoding="utf-8") as self._file:
-            yield self
+    def __enter__(self) -> "Results":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._boards.close()
 
     def write(self, kind: str, seed: int, **fields: Any) -> None:
-        self._file.write(_line({"kind": kind, **self.common, "seed": seed, **fields}))
-        self._file.flush()
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line({"kind": kind, **self.common, "seed": seed, **fields}))
+        self._boards.write(kind, seed, fields)
         if kind == "final":
             self.finished[seed] = fields["status"]
+
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def forget(self, seeds: tuple[int, ...]) -> None:
+        """Takes the rows of `seeds` out: they are begun again, and would be there twice."""
+        rows = read_rows(self.path) if self.path.exists() else []
+        write_file(self.path, "".join(_line(row) for row in rows if row["seed"] not in seeds))
+
+    def rewind(self, size: int) -> None:
+        """Cuts off what was written after a checkpoint; UserError if not even that is there."""
+        if self.size() < size:
+            raise UserError(
+                f"{self.path} has {self.size()} bytes and its checkpoint knows of {size}; "
+                "put the whole file back, or choose another --workdir"
+            )
+        os.truncate(self.path, size)
 
 
 def _line(row: Row) -> str:
@@ -140,14 +165,14 @@ def _line(row: Row) -> str:
     return json.dumps(finite, allow_nan=False) + "\n"
 
 
-def _difference(old: Row, new: Row, path: str = "config") -> str:
+def difference(old: Row, new: Row, path: str = "config") -> str:
     """ " (config.model.features is 64 there and 32 here)": the first field that differs."""
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if a != b:
             name = f"{path}.{key}"
             if isinstance(a, dict) and isinstance(b, dict):
-                return _difference(a, b, name)
+                return difference(a, b, name)
             return f" ({name} is {_short(a)} there and {_short(b)} here)"
     return ""
 

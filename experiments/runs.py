@@ -1,22 +1,29 @@
 """One run, or a comparison of many, in work directories that can be resumed."""
 
+import contextlib
 import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from ml_collections import ConfigDict
 
 from experiments.build import Run, build
+from experiments.checkpoint import Checkpoints, groups
 from experiments.errors import UserError
 from experiments.loop import train_and_test
 from experiments.progress import console, reporter
-from experiments.results import Results, as_dict, open_workdir, without_seeds
+from experiments.results import Results, Row, as_dict, open_workdir, without_seeds
+from experiments.signals import Stop, listening
+from seqmodels.metrics import METRICS
 
 
 def run_one(config: ConfigDict, workdir: Path) -> bool:
     """Runs the seeds that are not finished. True if no seed of the config diverged."""
     run = build(config)
     open_workdir(workdir, as_dict(config), without_seeds)
-    return _run(run, config, workdir, f"{run.task} {run.label}")
+    with alone_in(workdir), listening() as stop:
+        return _run(run, config, workdir, f"{run.task} {run.label}", stop)
 
 
 def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
@@ -39,15 +46,16 @@ def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
         open_workdir(workdir / name, plain["runs"][name], without_seeds)
 
     outcome = {}
-    for name, run in runs.items():
-        place = workdir / name
-        try:
-            sound = _run(run, config.runs[name], place, f"{run.task} {run.label}")
-            outcome[name] = "ok" if sound else "diverged"
-        except Exception:  # one failing arm must not take the others with it
-            (place / "error.txt").write_text(traceback.format_exc())
-            console.print(f"{name} failed; see {place / 'error.txt'}", markup=False)
-            outcome[name] = "failed"
+    with alone_in(workdir), listening() as stop:
+        for name, run in runs.items():
+            place = workdir / name
+            try:
+                sound = _run(run, config.runs[name], place, f"{run.task} {run.label}", stop)
+                outcome[name] = "ok" if sound else "diverged"
+            except Exception:  # one failing arm must not take the others with it
+                (place / "error.txt").write_text(traceback.format_exc())
+                console.print(f"{name} failed; see {place / 'error.txt'}", markup=False)
+                outcome[name] = "failed"
     return outcome
 
 
@@ -66,13 +74,70 @@ def check_sizes(runs: dict[str, Run], tolerance: float) -> None:
             )
 
 
-def _run(run: Run, config: ConfigDict, workdir: Path, name: str) -> bool:
-    results = Results(workdir, as_dict(config), run.task)
-    seeds = tuple(seed for seed in run.seeds if seed not in results.finished)
-    if seeds:
-        (workdir / "error.txt").unlink(missing_ok=True)
-        with results.appending(), reporter(name, run.steps) as show:
-            train_and_test(run, seeds, results, show)
-    else:
-        console.print(f"{name}  finished before", markup=False)
-    return all(results.finished[seed] != "diverged" for seed in run.seeds)
+def _run(run: Run, config: ConfigDict, workdir: Path, name: str, stop: Stop) -> bool:
+    """Runs the groups of seeds that are not finished, each from its newest checkpoint on."""
+    plain = as_dict(config)
+    ran = False
+    with Results(workdir, plain, run.task) as results:
+        while seeds := next_group(workdir, run.seeds, results.finished):
+            ran = True
+            (workdir / "error.txt").unlink(missing_ok=True)
+            with (
+                checkpoints(workdir, seeds, run, plain) as saved,
+                reporter(name, run.steps) as show,
+            ):
+                train_and_test(run, seeds, results, show, saved, stop)
+        if not ran:
+            console.print(f"{name}  finished before", markup=False)
+        return all(results.finished[seed] != "diverged" for seed in run.seeds)
+
+
+@contextlib.contextmanager
+def alone_in(workdir: Path) -> Iterator[None]:
+    """Keeps a second process out of the work directory; UserError if there is one already."""
+    lock = FileLock(workdir / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(
+            f"--workdir={workdir} is in use by another process; wait, or choose another --workdir"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def next_group(workdir: Path, wanted: tuple[int, ...], finished: Iterable[int]) -> tuple[int, ...]:
+    """Seeds to run together: those of a checkpoint that are not all finished, else all missing.
+
+    Empty if none is missing. Raises UserError if an unfinished group has seeds that are not
+    `wanted`: it could not go on as it began.
+    """
+    for group in groups(workdir):
+        if not set(group) <= set(finished):
+            if not set(group) <= set(wanted):
+                raise UserError(
+                    f"--workdir={workdir} has an unfinished run of seeds {list(group)}; ask for "
+                    "at least those with config.train.seed and seeds, or choose another --workdir"
+                )
+            return group
+    return tuple(seed for seed in wanted if seed not in finished)
+
+
+@contextlib.contextmanager
+def checkpoints(
+    workdir: Path, seeds: tuple[int, ...], run: Run, config: Row
+) -> Iterator[Checkpoints]:
+    saved = Checkpoints(
+        workdir,
+        seeds,
+        without_seeds(config),
+        seconds=run.save_seconds,
+        keep=run.keep,
+        higher=METRICS[run.metric].higher_is_better,
+    )
+    try:
+        yield saved
+    finally:
+        saved.close()

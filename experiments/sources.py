@@ -1,18 +1,28 @@
-"""Where a run's batches come from: a task that draws them, or a data set that stays resident.
+"""Where a run's batches come from: drawn by a task, cut from data on the device, or streamed.
 
-Both offer the same things to the loop, so that it need not know which one it has.
+All offer the same to the loop, so that it need not know which one it has. Each is a pure function
+of the step: nothing here has to be saved for a run to go on where it stopped.
 """
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seqmodels.data import resident
+from seqmodels.data.order import Order, in_order
+from seqmodels.data.rows import NO_ROW, Rows, Stream, as_stream, chunk, chunks, take
 from seqmodels.training.step import Draw
 from seqmodels.types import Batch, Spec
+
+
+class Part(NamedTuple):
+    """Batches of one shape that are evaluated in one call."""
+
+    shape: Any  # hashable; parts of equal shape share a program
+    batches: int
+    ids: Any  # leaves [N, ...] with N >= batches; None where batches are drawn
 
 
 class Source(Protocol):
@@ -21,8 +31,16 @@ class Source(Protocol):
     @property
     def spec(self) -> Spec: ...
     @property
-    def data(self) -> Batch | None:
-        """Rows that batches are taken from; None where they are drawn."""
+    def data(self) -> Any:
+        """What batches are cut from, for the devices; None where they are drawn or streamed."""
+
+    @property
+    def carried(self) -> bool:
+        """Whether each batch goes on where the one before stopped."""
+
+    @property
+    def per_epoch(self) -> int | None:
+        """Updates in one epoch; None where there are none."""
 
     @property
     def lengths(self) -> tuple[int | None, ...]:
@@ -34,18 +52,21 @@ class Source(Protocol):
 
     def chance(self, length: int | None) -> float: ...
 
-    def train_draw(self) -> Draw: ...
+    def shapes(self) -> tuple[Any, ...]:
+        """Every shape of training batches, hashable; each has a program."""
 
-    def train_ids(self, seed: int, start: int, steps: int) -> np.ndarray | None:
-        """Row ids [steps, B] of training steps from `start` on."""
+    def shape(self, step: int) -> Any:
+        """That of one step."""
 
-    def drawn_at(self, length: int | None) -> Any:
-        """What evaluation at this length draws, hashable; equal ones share a program."""
+    def ids(self, seed: int, start: int, stop: int) -> Any:
+        """What `draw` needs for steps start..stop-1, leaves [stop - start, accumulate, ...]."""
 
-    def eval_draw(self, drawn: Any) -> Draw: ...
+    def draw(self, shape: Any) -> Draw: ...
 
-    def eval_ids(self, split: str) -> tuple[int, np.ndarray | None]:
-        """How many batches, and their row ids: arrays of one shape for all splits."""
+    def parts(self, split: str, length: int | None = None) -> tuple[Part, ...]:
+        """The batches of one evaluation, every row once."""
+
+    def eval_draw(self, shape: Any) -> Draw: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +82,8 @@ class Drawn:
 
     confirms: bool = True
     data: None = None
+    carried: bool = False
+    per_epoch: None = None
 
     @property
     def spec(self) -> Spec:
@@ -69,71 +92,204 @@ class Drawn:
     def chance(self, length: int | None) -> float:
         return self.task.chance(self.length if length is None else length)
 
-    def train_draw(self) -> Draw:
-        return lambda key, ids, data: self.task.sample(key, self.batch, self.length)
+    def shapes(self) -> tuple[None]:
+        return (None,)
 
-    def train_ids(self, seed: int, start: int, steps: int) -> None:
+    def shape(self, step: int) -> None:
         return None
 
-    def drawn_at(self, length: int | None) -> tuple[Any, int]:
-        """Task and length: as in training, or all rows of exactly `length`."""
-        if length is None:
-            return self.task, self.length
-        if getattr(self.task, "min_length", None) is None:
-            return self.task, length
-        return dataclasses.replace(self.task, min_length=None), length
+    def ids(self, seed: int, start: int, stop: int) -> None:
+        return None
 
-    def eval_draw(self, drawn: tuple[Any, int]) -> Draw:
-        task, length = drawn
+    def draw(self, shape: None) -> Draw:
+        return lambda key, ids, data: self.task.sample(key, self.batch, self.length)
+
+    def parts(self, split: str, length: int | None = None) -> tuple[Part]:
+        task, drawn = self.task, self.length
+        if length is not None:  # all rows of exactly this length
+            drawn = length
+            if getattr(task, "min_length", None) is not None:
+                task = dataclasses.replace(task, min_length=None)
+        return (Part((task, drawn), -(-self.examples[split] // self.eval_batch), None),)
+
+    def eval_draw(self, shape: tuple[Any, int]) -> Draw:
+        task, length = shape
         return lambda key, ids, data: task.sample(key, self.eval_batch, length)
 
-    def eval_ids(self, split: str) -> tuple[int, None]:
-        return -(-self.examples[split] // self.eval_batch), None
 
-
-@dataclasses.dataclass(frozen=True)
-class Resident:
-    """All rows of a data set in memory, shuffled anew each epoch."""
-
-    spec: Spec
-    data: Batch  # all splits below each other
-    rows: dict[str, np.ndarray]
-    majority: float
-    batch: int
-    eval_batch: int
+class _DataSet:
+    """What all data sets have in common."""
 
     confirms: bool = False
     lengths: tuple[None, ...] = (None,)
+    spec: Spec
+    unconditional: float  # the score without looking at inputs
 
     def chance(self, length: int | None) -> float:
-        return self.majority
+        return self.unconditional
 
-    def train_draw(self) -> Draw:
-        return lambda key, ids, data: resident.take(data, ids)
 
-    def train_ids(self, seed: int, start: int, steps: int) -> np.ndarray:
-        return resident.shuffled(self.rows["train"], self.batch, seed, start, steps)
+@dataclasses.dataclass(frozen=True)
+class Resident(_DataSet):
+    """All rows of a data set in memory, shuffled anew each epoch, in batches of like length."""
 
-    def drawn_at(self, length: int | None) -> None:
+    spec: Spec
+    data: Rows  # all splits, one behind the other
+    splits: dict[str, dict[int, np.ndarray]]  # row ids by split and width
+    order: Order
+    unconditional: float
+    batch: int
+    eval_batch: int
+
+    carried: bool = False
+
+    @property
+    def per_epoch(self) -> int:
+        return self.order.per_epoch
+
+    def shapes(self) -> tuple[int, ...]:
+        return tuple(self.order.buckets)
+
+    def shape(self, step: int) -> int:
+        return self.order.width(step)
+
+    def ids(self, seed: int, start: int, stop: int) -> np.ndarray:
+        ids = np.stack([self.order.ids(seed, step) for step in range(start, stop)])
+        return ids.reshape(stop - start, -1, self.batch)
+
+    def draw(self, shape: int) -> Draw:
+        return lambda key, ids, data: take(data, ids, shape, self.spec.per_step)
+
+    eval_draw = draw
+
+    def parts(self, split: str, length: int | None = None) -> tuple[Part, ...]:
+        return tuple(
+            _padded(width, in_order(rows, self.eval_batch), self._most(width))
+            for width, rows in self.splits[split].items()
+        )
+
+    def _most(self, width: int) -> int:
+        """Batches of this width in the largest split: all splits share one program."""
+        sizes = [len(split.get(width, ())) for split in self.splits.values()]
+        return -(-max(sizes) // self.eval_batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Continued(_DataSet):
+    """A data set as one stream, in chunks for truncated backpropagation."""
+
+    spec: Spec
+    data: Stream  # all splits, one behind the other
+    splits: dict[str, tuple[int, int]]  # first step and number of steps
+    unconditional: float
+    batch: int
+    eval_batch: int
+    steps: int  # of one chunk
+    accumulate: int
+
+    carried: bool = True
+
+    @property
+    def per_epoch(self) -> int:
+        return -(-chunks(self.splits["train"][1], self.batch, self.steps) // self.accumulate)
+
+    def shapes(self) -> tuple[None]:
+        return (None,)
+
+    def shape(self, step: int) -> None:
         return None
 
-    def eval_draw(self, drawn: None) -> Draw:
-        return lambda key, ids, data: resident.take(data, ids)
+    def ids(self, seed: int, start: int, stop: int) -> np.ndarray:
+        return chunk_numbers(start, stop, self.per_epoch, self.accumulate)
 
-    def eval_ids(self, split: str) -> tuple[int, np.ndarray]:
-        ids = resident.in_order(self.rows[split], self.eval_batch)
-        longest = max(len(resident.in_order(r, self.eval_batch)) for n, r in self.rows.items())
-        padded = np.full((longest, self.eval_batch), resident.NO_ROW, np.int32)
-        padded[: len(ids)] = ids
-        return len(ids), padded
+    def draw(self, shape: None) -> Draw:
+        part = np.array(self.splits["train"], np.int32)
+        return lambda key, ids, data: chunk(data, part, ids, self.batch, self.steps)
+
+    def parts(self, split: str, length: int | None = None) -> tuple[Part]:
+        first, size = self.splits[split]
+        count = chunks(size, self.eval_batch, self.steps)
+        most = max(chunks(n, self.eval_batch, self.steps) for _, n in self.splits.values())
+        ids = np.zeros((most, 3), np.int32)
+        ids[:, 0], ids[:, 1], ids[:, 2] = first, size, np.arange(most)
+        return (Part(None, count, ids),)
+
+    def eval_draw(self, shape: None) -> Draw:
+        return lambda key, ids, data: chunk(data, ids[:2], ids[2], self.eval_batch, self.steps)
+
+
+def chunk_numbers(start: int, stop: int, per_epoch: int, accumulate: int) -> np.ndarray:
+    """Numbers of the chunks that updates start..stop-1 read, int32 [stop - start, accumulate]."""
+    update = np.arange(start, stop, dtype=np.int32)[:, None] % per_epoch
+    return update * accumulate + np.arange(accumulate, dtype=np.int32)
+
+
+def resident(
+    spec: Spec,
+    splits: dict[str, Rows],
+    *,
+    batch: int,
+    eval_batch: int,
+    accumulate: int,
+    widths: tuple[int, ...],
+    shuffle: bool,
+    chance: float,
+) -> Resident:
+    """`widths` of the buckets; empty: one, as wide as the longest row of all splits.
+
+    Raises ValueError for a row longer than the widest bucket.
+    """
+    from seqmodels.data.order import by_length
+
+    data, first, _ = _joined(splits, spec.per_step)
+    widths = widths or (int(data.lengths.max()),)
+    by_split = {}
+    for name, rows in splits.items():
+        ids = np.arange(len(rows.lengths), dtype=np.int32) + first[name]
+        by_split[name] = by_length(ids, np.asarray(rows.lengths), widths)
+    order = Order(by_split["train"], batch * accumulate, shuffle)
+    return Resident(spec, data, by_split, order, chance, batch, eval_batch)
+
+
+def continued(
+    spec: Spec,
+    splits: dict[str, Rows],
+    *,
+    batch: int,
+    eval_batch: int,
+    accumulate: int,
+    steps: int,
+    chance: float,
+) -> Continued:
+    """A stream in chunks of `steps` steps."""
+    data, _, places = _joined(splits, per_step=True)
+    return Continued(spec, as_stream(data), places, chance, batch, eval_batch, steps, accumulate)
+
+
+def _joined(
+    splits: dict[str, Rows], per_step: bool
+) -> tuple[Rows, dict[str, int], dict[str, tuple[int, int]]]:
+    """All splits in one `Rows`; the first row of each, and its (first step, number of steps)."""
+    first, places, parts = {}, {}, []
+    row = step = 0
+    for name, rows in splits.items():
+        first[name], places[name] = row, (step, len(rows.inputs))
+        parts.append(rows._replace(starts=np.asarray(rows.starts) + np.int32(step)))
+        row, step = row + len(rows.lengths), step + len(rows.inputs)
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), first, places
+
+
+def _padded(shape: Any, ids: np.ndarray, most: int) -> Part:
+    padded = np.full((most, *ids.shape[1:]), NO_ROW, np.int32)
+    padded[: len(ids)] = ids
+    return Part(shape, len(ids), padded)
 
 
 def example(source: Source) -> Batch:
     """One training batch, of which only shapes and dtypes are read."""
-    ids = source.train_ids(0, 0, 1)
-    return jax.eval_shape(
-        source.train_draw(), jax.random.key(0), None if ids is None else ids[0], source.data
-    )
+    ids = jax.tree.map(lambda leaf: leaf[0, 0], source.ids(0, 0, 1))
+    draw = source.draw(source.shape(0))
+    return jax.eval_shape(draw, jax.random.key(0), ids, source.data)
 
 
 def zeros(batch: Batch) -> tuple[jax.Array, jax.Array]:

@@ -12,7 +12,7 @@ from configs import base, compare
 from experiments import build as building
 from experiments import loop
 from experiments.errors import UserError
-from experiments.results import Results, as_dict, config_hash, read_rows
+from experiments.results import CLOCKS, Results, as_dict, config_hash, read_rows
 from experiments.runs import run_many, run_one
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")  # optax mixes dtypes inside adam
@@ -33,6 +33,16 @@ def tiny(cell="rnn", **train):
 
 def comparison(**runs):
     return ConfigDict({"match_params": 10.0, "seeds": 2, "runs": runs}).lock()
+
+
+def without_clocks(workdir):
+    """All rows, without what depends on the machine."""
+    rows = read_rows(workdir / "results.jsonl")
+    return [{k: v for k, v in row.items() if k not in CLOCKS} for row in rows]
+
+
+def contents(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def rows_of(workdir, kind):
@@ -92,10 +102,6 @@ def test_attempt_that_was_killed_is_begun_again_and_ends_the_same(finished, tmp_
     (tmp_path / "results.jsonl").write_text(text[: text.index('"final"') // 2])
     assert run_one(tiny(), tmp_path)
 
-    def without_clocks(workdir):
-        rows = read_rows(workdir / "results.jsonl")
-        return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
-
     assert without_clocks(tmp_path) == without_clocks(finished)
 
 
@@ -108,12 +114,12 @@ def test_corrupt_results_are_refused_with_file_and_line(finished, tmp_path):
 
 
 def test_directory_of_another_config_is_refused_untouched(finished):
-    before = {path.name: path.read_bytes() for path in finished.iterdir()}
+    before = contents(finished)
     other = tiny()
     other.model.features = 5
     with pytest.raises(UserError, match=r"config\.model\.features is 3 there and 5 here"):
         run_one(other, finished)
-    assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
+    assert contents(finished) == before
 
 
 def test_directory_that_holds_something_else_is_refused(tmp_path):
@@ -220,4 +226,5 @@ def test_results_reader_leaves_out_a_line_cut_short(tmp_path):
     assert [row["kind"] for row in read_rows(path)] == ["final"]
     results = Results(tmp_path, as_dict(tiny()), "adding")
     assert results.finished == {0: "finished"}
+    results.forget((1,))
     assert path.read_text().count("\n") == 1

@@ -13,7 +13,8 @@ import numpy as np
 
 from seqmodels.data.chance import majority_accuracy
 from seqmodels.data.prepare import check_split, prepare, read
-from seqmodels.types import Batch, Spec
+from seqmodels.data.rows import Rows, pack
+from seqmodels.types import Spec
 
 EXAMPLES = 1797
 # Positions in the permutation default_rng(0).permutation(EXAMPLES).
@@ -28,18 +29,18 @@ class Digits:
         inputs=1, tokens=False, outputs=10, per_step=False, loss="cross_entropy", metric="accuracy"
     )
 
-    def load(self, split: str, data_dir: str | Path | None = None) -> Batch:
-        """All N rows: inputs float32 [N, 64, 1], targets int32 [N], no padding.
+    def load(self, split: str, data_dir: str | Path | None = None) -> Rows:
+        """N rows of 64 steps: inputs float32 [64 N, 1], targets int32 [N].
 
         Raises ValueError for an unknown split, OSError if `data_dir` cannot be written.
         """
         examples = self._read(split, data_dir)
-        pixels = np.stack([example["pixels"] for example in examples])
-        return Batch(
-            inputs=pixels[:, :, None].astype(np.float32) / 16,  # stored as integers 0..16
+        pixels, starts, lengths = pack([example["pixels"] for example in examples])
+        return Rows(
+            inputs=pixels[:, None].astype(np.float32) / 16,  # stored as integers 0..16
             targets=np.array([example["label"] for example in examples], np.int32),
-            mask=np.ones(pixels.shape, bool),
-            weights=np.ones(len(examples), np.float32),
+            starts=starts,
+            lengths=lengths,
         )
 
     def ids(self, split: str, data_dir: str | Path | None = None) -> np.ndarray:

@@ -24,8 +24,9 @@ import numpy as np
 
 from seqmodels.data.chance import majority_accuracy
 from seqmodels.data.prepare import SPLITS, check_split, prepare, read
+from seqmodels.data.rows import Rows, pack
 from seqmodels.data.token_kinds import KINDS, label_bytes
-from seqmodels.types import Batch, Spec
+from seqmodels.types import Spec
 
 PAD_ID = 0  # the only reserved id; byte b has id b + 1, so there are no unknown symbols
 VOCABULARY = 257
@@ -61,36 +62,38 @@ class PythonTokens:
         if self.window < 1:
             raise ValueError(f"window is {self.window}; allowed: 1 or more bytes")
 
-    def load(self, split: str, data_dir: str | Path | None = None) -> Batch:
-        """All N windows of a split's files: inputs and targets int32 [N, window].
+    def load(self, split: str, data_dir: str | Path | None = None) -> Rows:
+        """N windows of a split's files: inputs and targets int32 [P], one a byte.
 
         Raises ValueError for an unknown split, or for sources that leave a split empty; OSError
         if `data_dir` cannot be written.
         """
         examples = self._read(split, data_dir)
-        inputs = self._windows([example["bytes"] + np.int32(1) for example in examples])
-        targets = self._windows([example["kinds"] for example in examples])
-        mask = inputs != PAD_ID
-        return Batch(inputs, targets, mask, weights=mask.astype(np.float32))
+        inputs, starts, lengths = pack([example["bytes"] + np.int32(1) for example in examples])
+        targets = np.concatenate([example["kinds"] for example in examples]).astype(np.int32)
+        windows = [self._windows(n) for n in lengths]  # of each file, from its start
+        return Rows(
+            inputs=inputs,
+            targets=targets,
+            starts=np.repeat(starts, [len(w) for w in windows]) + np.concatenate(windows),
+            lengths=np.concatenate(
+                [np.minimum(self.window, n - w) for n, w in zip(lengths, windows, strict=True)]
+            ),
+        )
 
     def ids(self, split: str, data_dir: str | Path | None = None) -> np.ndarray:
         """The file of each window, a path below the source directory, str [N]."""
         examples = self._read(split, data_dir)
-        counts = [-(-len(example["bytes"]) // self.window) for example in examples]
+        counts = [len(self._windows(len(example["bytes"]))) for example in examples]
         return np.repeat([example["path"].decode() for example in examples], counts)
 
     def chance(self, data_dir: str | Path | None = None) -> float:
         """Test accuracy, over bytes, of always answering the training set's commonest kind."""
         return majority_accuracy(self.load("train", data_dir), self.load("test", data_dir))
 
-    def _windows(self, rows: list[np.ndarray]) -> np.ndarray:
-        """Cuts each row into windows, its last one filled up with zeros: int32 [N, window]."""
-        return np.concatenate(
-            [
-                np.pad(row.astype(np.int32), (0, -len(row) % self.window)).reshape(-1, self.window)
-                for row in rows
-            ]
-        )
+    def _windows(self, size: int) -> np.ndarray:
+        """Where the windows of a file of `size` bytes start."""
+        return np.arange(0, size, self.window, dtype=np.int32)
 
     def _read(self, split: str, data_dir: str | Path | None) -> list[dict[str, Any]]:
         check_split(split)

@@ -13,12 +13,16 @@ import jax.numpy as jnp
 import optax
 
 from seqmodels.optim import global_norm
-from seqmodels.training.state import DIVERGED, RUNNING, TrainState, stream
-from seqmodels.types import Array, Batch, Key, Params
+from seqmodels.training.selection import Selection
+from seqmodels.training.state import DIVERGED, RUNNING, TrainState, empty_carry, stream
+from seqmodels.types import Array, Batch, Carry, Key, Params
 
 Term = Callable[[Array, Array, Array], tuple[Array, Array]]
 Sums = dict[str, Array]
 Draw = Callable[[Key, Any, Any], Batch]  # (key, row ids or None, data or None) -> batch
+
+LENGTH_BINS = 20
+"""Rows are counted by length in bins 1, 2-3, 4-7, ...: bin i holds 2^i to 2^(i+1) - 1 steps."""
 
 
 class Learner(NamedTuple):
@@ -28,6 +32,10 @@ class Learner(NamedTuple):
     weight_noise    standard deviation of Gaussian noise on every parameter, drawn anew for each
                     step's gradient (Graves 2011); 0 for none
     max_bad_steps   non-finite steps in a row after which a seed stops as DIVERGED
+    accumulate      batches whose gradients add up to one update
+    clip            the limit that `optimizer` clips at, for counting how often it does
+    average         decay of the moving average of the parameters that is evaluated; 0 for none
+    selection       what to do with validation scores; None: nothing
     """
 
     model: nn.Module
@@ -36,65 +44,95 @@ class Learner(NamedTuple):
     metric: Term
     weight_noise: float = 0.0
     max_bad_steps: int = 1
+    accumulate: int = 1
+    clip: float | None = None
+    average: float = 0.0
+    selection: Selection | None = None
 
 
 def train_step(learner: Learner, state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
-    """One update. Returns the new state and sums: loss, metric, weight, grad_norm, steps.
+    """One update from one batch. Returns the new state and sums.
 
     A step whose loss or gradient is not finite changes no parameter, moment or carry and is
     counted; a batch without a scored term changes nothing either. What such a step saw is not in
-    the sums.
+    the sums: loss, metric and weight; steps, grad_norm and clipped (updates whose gradient was
+    clipped); batches, real (steps under the mask), slots (all steps), rows by length (`lengths`)
+    and the root mean square of each field of the final carry (`h_norm`, `c_norm`).
     """
+    return update(learner, state, *gradient(learner, state, noisy(learner, state), batch))
+
+
+def gradient(
+    learner: Learner, state: TrainState, params: Params, batch: Batch, part: Any = 0
+) -> tuple[Params, Carry, Sums]:
+    """Gradient of the summed loss, the carry, and sums: additive over the parts of an update."""
 
     def objective(params):
         outputs, carry = learner.model.apply(
-            {"params": _add_noise(params, learner.weight_noise, state)},
+            {"params": params},
             batch.inputs,
             state.carry,
             mask=batch.mask,
             reset=batch.reset,
             train=True,
-            rngs={"dropout": stream(state.key, "dropout", state.step)},
+            rngs={"dropout": stream(state.key, "dropout", state.step * learner.accumulate + part)},
         )
         total, weight = learner.loss(outputs, batch.targets, batch.weights)
-        mean = total / jnp.where(weight > 0, weight, 1)
-        return mean, (total, weight, outputs, carry)
+        return total, (weight, outputs, carry)
 
-    gradient, (total, weight, outputs, carry) = jax.grad(objective, has_aux=True)(state.params)
-    norm = global_norm(gradient)
-    updates, opt_state = learner.optimizer.update(gradient, state.opt_state, state.params)
+    (total, (weight, outputs, carry)), slope = jax.value_and_grad(objective, has_aux=True)(params)
+    metric, _ = learner.metric(outputs, batch.targets, batch.weights)
+    sums = {"loss": total, "metric": metric, "weight": weight, **_seen(batch), **_norms(carry)}
+    kept = None if state.carry is None else jax.lax.stop_gradient(carry)
+    return slope, kept, sums
+
+
+def update(
+    learner: Learner, state: TrainState, slope: Params, carry: Carry, sums: Sums
+) -> tuple[TrainState, Sums]:
+    """One update from the added gradients of all its parts: averaged, clipped and applied once."""
+    weight = sums["weight"]
+    share = 1 / jnp.where(weight > 0, weight, 1)
+    slope = jax.tree.map(lambda leaf: leaf * share.astype(leaf.dtype), slope)
+    norm = global_norm(slope)
+    updates, opt_state = learner.optimizer.update(slope, state.opt_state, state.params)
+    if state.best is not None:
+        updates = jax.tree.map(lambda leaf: leaf * state.best.rate.astype(leaf.dtype), updates)
     # Moments too: the square of a finite gradient may not be, and would freeze adam for good.
-    finite = jnp.isfinite(norm) & jnp.isfinite(total) & _all_finite((updates, opt_state))
-    new = (optax.apply_updates(state.params, updates), opt_state, jax.lax.stop_gradient(carry))
+    finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"]) & _all_finite((updates, opt_state))
+    params = optax.apply_updates(state.params, updates)
+    average = state.average
+    if average is not None:
+        average = optax.incremental_update(params, average, 1 - learner.average)
 
-    old = (state.params, state.opt_state, state.carry)
-    if state.carry is None:
-        new = (*new[:2], None)
     apply = finite & (weight > 0)
-    params, opt_state, carry = jax.tree.map(lambda a, b: jnp.where(apply, a, b), new, old)
-
+    new, old = (params, opt_state, carry, average), _changing(state)
+    params, opt_state, carry, average = jax.tree.map(lambda a, b: jnp.where(apply, a, b), new, old)
     bad_steps = jnp.where(finite, 0, state.bad_steps + 1).astype(jnp.int32)
     state = state.replace(
         step=state.step + 1,
         params=params,
         opt_state=opt_state,
         carry=carry,
+        average=average,
         bad_steps=bad_steps,
         status=jnp.where(bad_steps >= learner.max_bad_steps, DIVERGED, state.status),
     )
-    metric, _ = learner.metric(outputs, batch.targets, batch.weights)
-    sums = {"loss": total, "metric": metric, "weight": weight, "grad_norm": norm, "steps": 1.0}
+    clipped = jnp.float32(0) if learner.clip is None else (norm > learner.clip).astype(jnp.float32)
+    sums = {**sums, "grad_norm": norm, "clipped": clipped, "steps": jnp.float32(1)}
     return state, jax.tree.map(lambda a: jnp.where(apply, a, jnp.zeros_like(a)), sums)
 
 
-def eval_step(learner: Learner, params: Params, batch: Batch) -> Sums:
-    """Sums of loss, metric and weight over one batch, without noise, from a fresh carry."""
-    outputs, _ = learner.model.apply(
-        {"params": params}, batch.inputs, mask=batch.mask, reset=batch.reset
+def eval_step(
+    learner: Learner, params: Params, batch: Batch, carry: Carry = None
+) -> tuple[Sums, Carry]:
+    """Sums of loss, metric and weight over one batch, without noise, and the final carry."""
+    outputs, carry = learner.model.apply(
+        {"params": params}, batch.inputs, carry, mask=batch.mask, reset=batch.reset
     )
     loss, weight = learner.loss(outputs, batch.targets, batch.weights)
     metric, _ = learner.metric(outputs, batch.targets, batch.weights)
-    return {"loss": loss, "metric": metric, "weight": weight}
+    return {"loss": loss, "metric": metric, "weight": weight}, carry
 
 
 def train_steps(
@@ -102,15 +140,35 @@ def train_steps(
 ) -> tuple[TrainState, Sums]:
     """Up to `steps` updates in one call; a seed that is not RUNNING takes none.
 
-    ids   row ids [K, B] with K >= steps for batches from `data`; None for drawn ones
+    ids   what `draw` needs for each batch, leaves [K, accumulate, ...] with K >= steps; None where
+          batches are drawn from the key alone
     A while loop rather than a scan: its length is data, so a shorter last call compiles nothing,
     and a seed that stops costs nothing from that step on.
     """
 
+    def batch(state, i, part):
+        of_batch = None if ids is None else jax.tree.map(lambda leaf: leaf[i, part], ids)
+        number = state.step * learner.accumulate + part
+        return draw(stream(state.key, "data", number), of_batch, data)
+
     def step(state, i):
-        rows = None if ids is None else ids[i]
-        batch = draw(stream(state.key, "data", state.step), rows, data)
-        return train_step(learner, state, batch)
+        params = noisy(learner, state)
+
+        def of_part(part, carry):
+            of_batch = batch(state, i, part)
+            return gradient(learner, state.replace(carry=carry), params, of_batch, part)
+
+        if learner.accumulate == 1:
+            return update(learner, state, *of_part(0, state.carry))
+
+        def add(part, total):
+            slope, carry, sums = of_part(part, total[1])
+            slope, sums = jax.tree.map(jnp.add, (total[0], total[2]), (slope, sums))
+            return slope, carry, sums
+
+        slope, _, sums = _zeros(lambda: of_part(0, state.carry))
+        total = jax.lax.fori_loop(0, learner.accumulate, add, (slope, state.carry, sums))
+        return update(learner, state, *total)
 
     def body(loop):
         i, state, sums = loop
@@ -121,42 +179,83 @@ def train_steps(
         i, state, _ = loop
         return (i < steps) & (state.status == RUNNING)
 
-    nothing = _zeros(lambda state: step(state, jnp.int32(0))[1], state)
+    nothing = _zeros(lambda: step(state, jnp.int32(0))[1])
     _, state, sums = jax.lax.while_loop(running, body, (jnp.int32(0), state, nothing))
     return state, sums
 
 
 def eval_steps(
-    learner: Learner, draw: Draw, params: Params, key: Key, batches: jax.Array, ids: Any, data: Any
+    learner: Learner,
+    draw: Draw,
+    params: Params,
+    key: Key,
+    batches: jax.Array,
+    ids: Any,
+    data: Any,
+    carried: bool = False,
 ) -> Sums:
-    """Sums over `batches` batches in one call: drawn ones, or rows `ids` [N, B] of `data`."""
+    """Sums over `batches` batches in one call: drawn ones, or `ids` [N, ...] of `data`.
 
-    def step(i):
-        rows = None if ids is None else ids[i]
-        return eval_step(learner, params, draw(jax.random.fold_in(key, i), rows, data))
+    carried: each batch goes on where the one before stopped, from a carry of its own.
+    """
 
-    def body(i, sums):
-        return jax.tree.map(jnp.add, sums, step(i))
+    def batch(i):
+        return draw(jax.random.fold_in(key, i), jax.tree.map(lambda leaf: leaf[i], ids), data)
 
-    return jax.lax.fori_loop(0, batches, body, _zeros(step, jnp.int32(0)))
+    def body(i, loop):
+        sums, carry = loop
+        new, final = eval_step(learner, params, batch(i), carry)
+        return jax.tree.map(jnp.add, sums, new), final if carried else None
+
+    inputs = jax.eval_shape(lambda: batch(jnp.int32(0)).inputs)
+    carry = empty_carry(learner.model, params, inputs) if carried else None
+    nothing = _zeros(lambda: eval_step(learner, params, batch(jnp.int32(0)))[0])
+    return jax.lax.fori_loop(0, batches, body, (nothing, carry))[0]
 
 
-def _zeros(function, *args):
-    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(function, *args))
+def noisy(learner: Learner, state: TrainState) -> Params:
+    """The parameters with this step's weight noise."""
+    if not learner.weight_noise:
+        return state.params
+    leaves, tree = jax.tree.flatten(state.params)
+    keys = jax.random.split(stream(state.key, "weight_noise", state.step), len(leaves))
+    added = [
+        leaf + learner.weight_noise * jax.random.normal(key, leaf.shape, leaf.dtype)
+        for leaf, key in zip(leaves, keys, strict=True)
+    ]
+    return jax.tree.unflatten(tree, added)
+
+
+def _changing(state):
+    return state.params, state.opt_state, state.carry, state.average
+
+
+def _seen(batch: Batch) -> Sums:
+    lengths = jnp.sum(batch.mask, axis=1, dtype=jnp.int32)[:, None]
+    edges = 2 ** jnp.arange(LENGTH_BINS, dtype=jnp.int32)[None, :]
+    inside = (lengths >= edges) & (lengths < 2 * edges)
+    return {
+        "batches": jnp.float32(1),
+        "real": jnp.sum(lengths).astype(jnp.float32),
+        "slots": jnp.float32(batch.mask.size),
+        "lengths": jnp.sum(inside, axis=0, dtype=jnp.int32).astype(jnp.float32),
+    }
+
+
+def _norms(carry: Carry) -> Sums:
+    """Root mean square over rows and units of each field of the carry, averaged over layers."""
+    fields: dict[str, list[Array]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(carry):
+        field = jax.tree_util.keystr(path[-1:], simple=True)
+        wide = jax.lax.stop_gradient(leaf).astype(jnp.float32)
+        fields.setdefault(f"{field}_norm", []).append(jnp.sqrt(jnp.mean(jnp.square(wide))))
+    return {name: jnp.mean(jnp.stack(norms)) for name, norms in fields.items()}
+
+
+def _zeros(function):
+    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(function))
 
 
 def _all_finite(tree):
     leaves = [a for a in jax.tree.leaves(tree) if jnp.issubdtype(a.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in leaves]))
-
-
-def _add_noise(params, stddev, state):
-    if not stddev:
-        return params
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(stream(state.key, "weight_noise", state.step), len(leaves))
-    noisy = [
-        leaf + stddev * jax.random.normal(key, leaf.shape, leaf.dtype)
-        for leaf, key in zip(leaves, keys, strict=True)
-    ]
-    return jax.tree.unflatten(tree, noisy)

@@ -1,0 +1,258 @@
+"""Saves what a run needs to go on as if nothing had happened, and reads it back, or says why not.
+
+A checkpoint holds one program's seeds: every leaf of their training state as a NumPy array, by
+its path, and the host's own notes as JSON (`notes`, with the config, the seeds, the tree's
+structure and a digest of all leaves). No device is named in it, so it restores on any.
+
+Orbax casts dtypes without a word, names no path where shapes differ, and offers a damaged step as
+the latest; all of that is checked here.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.errors import UserError
+from experiments.progress import console
+from experiments.results import Row, difference
+
+FOLDER = "checkpoints"
+
+
+class Damaged(Exception):
+    """A checkpoint whose files are not what was written."""
+
+
+class Checkpoints:
+    """Those of one group of seeds, in `workdir`/checkpoints/seeds_0_1_2/STEP.
+
+    seconds  least time between two saves; 0: at every call border
+    keep     how many of the newest stay, besides the best
+    higher   whether a higher score is better
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        seeds: tuple[int, ...],
+        config: Row,
+        *,
+        seconds: float = 0.0,
+        keep: int = 1,
+        higher: bool = True,
+    ):
+        import orbax.checkpoint as ocp
+        from orbax.checkpoint import checkpoint_managers as policies
+
+        self.directory, self.seeds, self.config = place(workdir, seeds), seeds, config
+        self.worst = -np.inf if higher else np.inf
+        self._ocp = ocp
+        newest = policies.LatestN(keep)
+        best = policies.BestN(
+            get_metric_fn=lambda metrics: metrics["score"],
+            reverse=not higher,
+            n=1,
+            keep_checkpoints_without_metrics=False,
+        )
+        pause = policies.ContinuousCheckpointingPolicy(minimum_interval_secs=int(seconds))
+        try:
+            self._manager = ocp.CheckpointManager(
+                self.directory.absolute(),
+                item_handlers={
+                    "state": ocp.StandardCheckpointHandler(),
+                    "notes": ocp.JsonCheckpointHandler(),
+                },
+                options=ocp.CheckpointManagerOptions(
+                    save_decision_policy=pause if seconds else policies.FixedIntervalPolicy(1),
+                    # Best alone could remove the newest, and with it the way to go on.
+                    preservation_policy=policies.AnyPreservationPolicy([newest, best]),
+                    cleanup_tmp_directories=True,
+                ),
+            )
+        except OSError as error:
+            raise UserError(f"{self.directory}: {error.strerror or error}") from error
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        notes: Callable[[], Row],
+        score: float | None = None,
+        *,
+        now: bool = False,
+    ) -> None:
+        """Saves in the background, if it is time to or `now`; a step once saved is not again.
+
+        score: of this step on validation, where it was validated; it decides what is best.
+        """
+        if self._manager.latest_step() == step or not (now or self._manager.should_save(step)):
+            return
+        leaves, structure = flatten(state)
+        everything = {
+            **notes(),
+            "config": self.config,
+            "seeds": list(self.seeds),
+            "structure": structure,
+            "digest": digest(leaves),
+        }
+        metrics = None
+        if score is not None:
+            metrics = {"score": float(score) if np.isfinite(score) else float(self.worst)}
+        args = self._ocp.args
+        try:
+            self._manager.save(
+                step,
+                args=args.Composite(
+                    state=args.StandardSave(leaves), notes=args.JsonSave(everything)
+                ),
+                metrics=metrics,
+                force=True,  # the policy was asked above
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.directory}: step {step} was not saved: {error}") from error
+
+    def restore(self, like: Any) -> tuple[Any, Row] | None:
+        """(state, notes) of the newest sound checkpoint, or None where there is none.
+
+        like: a state of the same run; shapes suffice. A damaged checkpoint is set aside, loudly,
+        for the one before. Raises UserError, naming the leaf or the field, for one of another
+        config or whose leaves are not exactly those of `like`.
+        """
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        for step in steps:
+            try:
+                leaves, notes = self.read(step)
+            except Damaged as error:
+                aside = self.directory.parent / "damaged" / f"{self.directory.name}_{step}"
+                console.print(f"{error}; set aside as {aside}", markup=False, style="red")
+                aside.parent.mkdir(exist_ok=True)
+                shutil.rmtree(aside, ignore_errors=True)
+                shutil.move(self.directory / str(step), aside)
+                self._manager.reload()
+                continue
+            if notes["config"] != self.config:
+                where = difference(notes["config"], self.config)
+                raise UserError(f"{self.directory}/{step} is of another config{where}")
+            return unflatten(leaves, notes["structure"], like, f"{self.directory}/{step}"), notes
+        if steps:
+            raise UserError(
+                f"{self.directory}: every checkpoint is damaged; choose another --workdir"
+            )
+        return None
+
+    def read(self, step: int) -> tuple[dict[str, np.ndarray], Row]:
+        """Leaves by path, and notes. Raises Damaged unless they are what was saved."""
+        args = self._ocp.args
+        where = f"{self.directory}/{step}"
+        try:
+            found = self._manager.restore(
+                step, args=args.Composite(state=args.StandardRestore(), notes=args.JsonRestore())
+            )
+            leaves = {name: np.asarray(leaf) for name, leaf in found["state"].items()}
+            notes = found["notes"]
+            sound = digest(leaves) == notes["digest"]
+        except Exception as error:  # whatever a reader may say of files that are not its own
+            text = str(error).strip().splitlines() or [type(error).__name__]
+            raise Damaged(f"checkpoint {where} is damaged ({text[0][:200]})") from error
+        if not sound:
+            raise Damaged(f"checkpoint {where} is damaged (its digest differs)")
+        return leaves, notes
+
+    def newest(self) -> int | None:
+        return self._manager.latest_step()
+
+    def close(self) -> None:
+        """Waits until all is on disk. Raises UserError if a save failed in the background."""
+        try:
+            self._manager.wait_until_finished()
+            self._manager.close()
+        except Exception as error:
+            raise UserError(f"{self.directory}: the last save failed: {error}") from error
+
+
+def place(workdir: Path, seeds: tuple[int, ...]) -> Path:
+    return workdir / FOLDER / "_".join(["seeds", *map(str, seeds)])
+
+
+def groups(workdir: Path) -> list[tuple[int, ...]]:
+    """The groups of seeds that have a folder, in the order of their seeds."""
+    found = (workdir / FOLDER).glob("seeds_*")
+    return sorted(tuple(int(seed) for seed in path.name.split("_")[1:]) for path in found)
+
+
+def flatten(state: Any) -> tuple[dict[str, np.ndarray], str]:
+    """Leaves on the host by path, keys as their raw data, and the structure of the tree."""
+    leaves = {}
+    structure = [str(jax.tree.structure(state))]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if _is_key(leaf):
+            structure.append(f"{name(path)}: {jax.random.key_impl(leaf)}")
+            leaf = jax.random.key_data(leaf)
+        leaves[name(path)] = np.asarray(jax.device_get(leaf))
+    return leaves, "; ".join(structure)
+
+
+def unflatten(leaves: dict[str, np.ndarray], structure: str, like: Any, where: str) -> Any:
+    """A tree like `like` with these leaves. UserError, with the path, unless all fit exactly."""
+    wanted = dict((name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(like))
+    for path in [*wanted, *leaves]:
+        if path not in leaves:
+            raise UserError(f"{where}: leaf {path} is missing")
+        if path not in wanted:
+            raise UserError(f"{where}: leaf {path} is not one of this run's")
+        leaf = wanted[path]
+        if _is_key(leaf):
+            leaf = jax.eval_shape(jax.random.key_data, leaf)
+        here, there = (f"{a.dtype}{list(a.shape)}" for a in (leaf, leaves[path]))
+        if here != there:
+            raise UserError(f"{where}: leaf {path} is {there} there and {here} here")
+    if structure != (here := describe(like)):
+        raise UserError(f"{where}: the state is built otherwise: {_first_other(structure, here)}")
+    found = [
+        jax.random.wrap_key_data(leaves[path], impl=_impl(leaf)) if _is_key(leaf) else leaves[path]
+        for path, leaf in wanted.items()
+    ]
+    return jax.tree.unflatten(jax.tree.structure(like), found)
+
+
+def describe(state: Any) -> str:
+    """The structure that `flatten` gives, from shapes."""
+    keys = [
+        f"{name(path)}: {_impl(leaf)}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        if _is_key(leaf)
+    ]
+    return "; ".join([str(jax.tree.structure(state)), *keys])
+
+
+def digest(leaves: dict[str, np.ndarray]) -> str:
+    """SHA-256 of all leaves, names, dtypes and shapes."""
+    total = hashlib.sha256()
+    for path in sorted(leaves):
+        leaf = np.ascontiguousarray(leaves[path])
+        total.update(f"{path} {leaf.dtype} {leaves[path].shape} ".encode())
+        total.update(leaf.tobytes())
+    return total.hexdigest()
+
+
+def name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _is_key(leaf):
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _impl(leaf):
+    return jax.random.key_impl(leaf) if isinstance(leaf, jax.Array) else leaf.dtype._impl.name
+
+
+def _first_other(one: str, other: str) -> str:
+    """What stands where two texts begin to differ."""
+    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    return f"{one[max(0, at - 30) : at + 30]!r} there and {other[max(0, at - 30) : at + 30]!r} here"

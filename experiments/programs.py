@@ -1,0 +1,144 @@
+"""What runs on the devices: every program of a run, compiled before the first step."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from experiments.build import Run
+from experiments.signals import Stop
+from experiments.sources import Part, example, zeros
+from seqmodels.training import seeds as parallel
+from seqmodels.training.selection import judge
+from seqmodels.training.state import RUNNING, UNUSED, TrainState, init_state
+from seqmodels.training.step import eval_steps, train_steps
+
+
+class Programs(NamedTuple):
+    """Each serves all seeds at once; leaves of states, ids and sums are [S, ...]."""
+
+    start: Any  # () -> state before the first step
+    like: TrainState  # shapes of it
+    data: Any  # the source's, on the devices
+    train: dict[Any, Any]  # by shape: (steps, state, ids) -> state, sums
+    evaluate: dict[Any, Any]  # by shape: (part, params, keys, active) -> sums
+    judge: Any  # (state, scores) -> state
+    seconds: float  # that compiling took
+
+
+def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop: Stop) -> Programs:
+    """The compiled calls for `seeds`, of which only those in `used` ever run.
+
+    Programs are compiled side by side: the compiler leaves Python's lock and has the cores to
+    itself, and the first start spends more time here than anywhere else.
+    """
+    began = time.perf_counter()
+    learner, source = run.learner, run.source
+    inputs, mask = zeros(example(source))
+
+    def initial(shared, seed, used):
+        state = init_state(learner, jax.random.key(seed), inputs, mask, source.carried)
+        return state.replace(status=jnp.where(used, RUNNING, UNUSED).astype(jnp.int32))
+
+    def train(shape):
+        def call(shared, state, ids):
+            steps, data = shared
+            return train_steps(learner, source.draw(shape), state, steps, ids, data)
+
+        return call
+
+    def evaluation(shape):
+        def call(shared, params, key, active):
+            batches, ids, data = shared
+            batches = jnp.where(active, batches, 0)  # a seed that is not asked for costs nothing
+            draw = source.eval_draw(shape)
+            return eval_steps(learner, draw, params, key, batches, ids, data, source.carried)
+
+        return call
+
+    def compiled(function, shared, *own, donate=()):
+        program = jax.jit(parallel.for_each_seed(function, mesh), donate_argnums=donate)
+        return program.lower(shared, *own).compile()
+
+    def judged(shared, state, score):
+        return judge(learner.selection, state, score)
+
+    data = parallel.replicate(source.data, mesh)
+    like = jax.eval_shape(parallel.for_each_seed(initial, mesh), (), seeds, used)
+    state = parallel.typed(like, mesh)
+    one = jnp.int32(1)
+    with ThreadPoolExecutor() as pool:
+        starting = pool.submit(compiled, initial, (), seeds, used)
+        training = {
+            shape: pool.submit(
+                compiled, train(shape), (one, data), state, feed(run, seeds, 0, shape), donate=1
+            )
+            for shape in source.shapes()
+        }
+        scoring = {
+            part.shape: pool.submit(
+                compiled,
+                evaluation(part.shape),
+                (one, part.ids, data),
+                state.tried,
+                state.key,
+                used,
+            )
+            for part in _parts(run)
+        }
+        pending = [starting, *training.values(), *scoring.values()]
+        while not all(future.done() for future in pending):
+            time.sleep(0.02)
+            if stop.number is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
+                stop.check()
+
+        start = starting.result()
+        steps = {shape: future.result() for shape, future in training.items()}
+        scores = {shape: future.result() for shape, future in scoring.items()}
+
+    def evaluate(part: Part, params, keys, active):
+        shared = (jnp.int32(part.batches), part.ids, data)
+        return scores[part.shape](shared, params, keys, active)
+
+    return Programs(
+        start=lambda: start((), seeds, used),
+        like=like,
+        data=data,
+        train={
+            shape: lambda n, state, ids, program=program: program((n, data), state, ids)
+            for shape, program in steps.items()
+        },
+        evaluate=evaluate,
+        judge=jax.jit(lambda state, score: parallel.for_each_seed(judged, mesh)((), state, score)),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def feed(run: Run, seeds: np.ndarray, start: int, shape: Any = None, stop: int | None = None):
+    """Ids of the steps start..stop-1 for all seeds, [S, K, ...], filled up to K steps a call.
+
+    Without `stop`, those of one step: for shapes alone.
+    """
+    stop = start + 1 if stop is None else stop
+    rows = [run.source.ids(int(seed), start, stop) for seed in seeds]
+    missing = run.steps_per_call - (stop - start)
+
+    def fill(*leaves):
+        whole = np.stack(leaves)
+        return np.pad(whole, [(0, 0), (0, missing)] + [(0, 0)] * (whole.ndim - 2))
+
+    return jax.tree.map(fill, *rows)
+
+
+def _parts(run: Run) -> list[Part]:
+    """One part of each shape that is ever evaluated."""
+    source = run.source
+    asked = [("valid", None), *(("test", length) for length in source.lengths)]
+    return [
+        *{part.shape: part for one in asked for part in source.parts(*one)}.values(),
+    ]

@@ -1,0 +1,50 @@
+"""SIGINT and SIGTERM end a run after the call that is under way, with all of it saved."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was asked to end and did, its last finished step saved."""
+
+    def __init__(self, number: int):
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.number = number
+
+
+class Stop:
+    """`number` is that of the signal, once there was one."""
+
+    number: int | None = None
+
+    def check(self) -> None:
+        """Raises Interrupted if there was a signal."""
+        if self.number is not None:
+            raise Interrupted(self.number)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[Stop]:
+    """Notes the first SIGINT or SIGTERM; the second ends the process at once.
+
+    Outside the main thread, where no handler may be set, it notes nothing.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def note(number, frame):
+        if stop.number is not None:
+            os._exit(128 + number)
+        stop.number = number
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
