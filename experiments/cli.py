@@ -5,6 +5,7 @@ import anything. absl by itself answers a bad flag with exit status 1 and a trac
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,18 +62,32 @@ def start(main: Callable[..., int], *, workdir: str | None, config: str | None =
         given: list[Any] = [Path(flags.FLAGS.workdir) if flags.FLAGS.workdir else None]
         if config is not None:
             given.append(flags.FLAGS.config)
-        try:
-            status = main(*given)
-        except UserError as error:
-            _refuse(str(error))
-        except KeyboardInterrupt:
-            print(
-                "interrupted; the same command goes on with what is not finished", file=sys.stderr
-            )
-            sys.exit(130)
-        sys.exit(status)
+        guarded(lambda: main(*given))
 
     app.run(run, flags_parser=parse)
+
+
+def guarded(main: Callable[[], int | None]) -> NoReturn:
+    """Exits with the status that `main` returns; with one line where it raises what is foreseen.
+
+    130 after SIGINT and 143 after SIGTERM: what was finished is saved, and the same command goes
+    on from there.
+    """
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt as error:
+        number = getattr(error, "number", signal.SIGINT)
+        print(
+            f"interrupted by {signal.Signals(number).name}; the same command goes on from here",
+            file=sys.stderr,
+        )
+        status = 128 + number
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # threads may be at work, on a program or a file; nobody waits for them
 
 
 def use_cores(seeds: int) -> None:

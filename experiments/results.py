@@ -45,9 +45,8 @@ def as_dict(config: ConfigDict) -> Row:
 
 
 def config_hash(config: Row) -> str:
-    """Of everything but which seeds are run; 12 hex digits."""
-    train = {k: v for k, v in config["train"].items() if k not in ("seed", "seeds")}
-    text = json.dumps({**config, "train": train}, sort_keys=True)
+    """Of everything that makes the numbers of one seed; 12 hex digits."""
+    text = json.dumps(without_seeds(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -107,12 +106,12 @@ def open_workdir(workdir: Path, config: Row, same: Any) -> None:
 
 
 def without_seeds(config: Row) -> Row:
-    """A config of one run, or of a comparison, without which seeds are run."""
+    """A config of one run, or of a comparison, without which seeds are run and what is saved."""
     if "runs" in config:
         rest = {k: v for k, v in config.items() if k != "seeds"}
         return {**rest, "runs": {k: without_seeds(v) for k, v in config["runs"].items()}}
     train = {k: v for k, v in config["train"].items() if k not in ("seed", "seeds")}
-    return {**config, "train": train}
+    return {**{k: v for k, v in config.items() if k != "checkpoint"}, "train": train}
 
 
 class Results:

@@ -7,6 +7,7 @@ does not. TFDS is imported by the functions that build, so that importing a data
 """
 
 import contextlib
+import io
 import os
 import shutil
 import sys
@@ -53,8 +54,13 @@ def prepare(
             # Only a holder of the lock writes here: whatever is unfinished was left by a kill.
             for remains in Path(builder.data_dir).parent.glob("incomplete.*"):
                 shutil.rmtree(remains)
-            # TFDS prints its progress; standard output belongs to the caller.
-            with contextlib.redirect_stdout(sys.stderr):
+            import tensorflow_datasets as tfds
+
+            print(f"preparing {builder.name} in {directory}, once", file=sys.stderr)
+            if not sys.stderr.isatty():
+                tfds.disable_progress_bar()
+            # TFDS prints what it does; standard output belongs to the caller.
+            with contextlib.redirect_stdout(io.StringIO()):
                 # Its default format, tfrecord, needs TensorFlow; parquet loses examples.
                 builder.download_and_prepare(file_format="array_record")
     return builder

@@ -71,7 +71,7 @@ class PythonTokens:
         examples = self._read(split, data_dir)
         inputs, starts, lengths = pack([example["bytes"] + np.int32(1) for example in examples])
         targets = np.concatenate([example["kinds"] for example in examples]).astype(np.int32)
-        windows = [self._windows(n) for n in lengths]  # of each file, from its start
+        windows = [self._windows(int(n)) for n in lengths]  # of each file, from its start
         return Rows(
             inputs=inputs,
             targets=targets,

@@ -74,7 +74,7 @@ def init_state(
     )
 
 
-def empty_carry(model: Any, params: Any, inputs: jax.Array) -> Any:
+def empty_carry(model: Any, params: Any, inputs: Any) -> Any:
     """Zeros in the shape of the model's carry for such inputs."""
-    shapes = jax.eval_shape(lambda: model.apply({"params": params}, inputs)[1])
+    shapes = jax.eval_shape(lambda p, x: model.apply({"params": p}, x)[1], params, inputs)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

@@ -1,0 +1,386 @@
+"""Interrupted runs end as the uninterrupted one: rows, parameters, moments, carry, data order."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from test_experiments import contents, rows_of, tiny, without_clocks
+
+from experiments import checkpoint, loop, runs
+from experiments.checkpoint import Checkpoints
+from experiments.errors import UserError
+from experiments.runs import run_one
+from experiments.signals import Interrupted, Stop
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")  # optax mixes dtypes inside adam
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    f"m{n}.py": f"def f{n}(x):\n    return 'text {n}' * x  # {n}\n" * (n % 7 + 1) for n in range(60)
+}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    place = tmp_path_factory.mktemp("sources")
+    for name, text in SOURCES.items():
+        (place / name).write_text(text)
+    return str(place)
+
+
+def drawn(sources):
+    """Fresh rows; a call border inside the interval between validations."""
+    config = tiny("lstm", steps=12, eval_every=5, steps_per_call=2)
+    config.train.weight_noise = 0.1
+    return config
+
+
+def labelled(sources, **train):
+    """Windows of source files, with all that can be carried along."""
+    config = tiny("gru", steps=20, eval_every=6, steps_per_call=3, batch=4)
+    with config.unlocked():
+        config.task = {"name": "python_tokens", "window": 32, "source_dir": sources}
+        del config.eval.valid_examples, config.eval.test_examples
+    config.eval.lengths = ()
+    config.model.update({"readout": None, "embedding": 4, "head_dropout": 0.2})
+    config.optimizer.update({"learning_rate": 0.03, "schedule": "cosine"})
+    config.train.update({"accumulate": 2, "average": 0.9, "test": "best", "patience": 1})
+    config.train.update({"drops": 9, "drop_factor": 0.5} | train)
+    return config
+
+
+def bucketed(sources):
+    """Epochs of a few updates, in buckets."""
+    return labelled(sources, buckets=(8, 16, 32), batch=64)
+
+
+def streamed(sources):
+    """Truncated backpropagation over several epochs."""
+    return labelled(sources, chunk=40, batch=16)
+
+
+EVERY = {f.__name__: f for f in (drawn, bucketed, streamed)}
+
+
+def newest(workdir):
+    """Leaves and notes of the newest checkpoint of each group of seeds."""
+    found = {}
+    config = runs.without_seeds(json.loads((workdir / "config.json").read_text()))
+    for seeds in checkpoint.groups(workdir):
+        saved = Checkpoints(workdir, seeds, config)
+        found[seeds] = saved.read(saved.newest())
+        saved.close()
+    return found
+
+
+def assert_same_end(one, other):
+    assert without_clocks(one) == without_clocks(other)
+    for (leaves, notes), (expected, wanted) in zip(
+        newest(one).values(), newest(other).values(), strict=True
+    ):
+        assert leaves.keys() == expected.keys()
+        for path, leaf in leaves.items():
+            np.testing.assert_array_equal(leaf, expected[path], err_msg=path)
+        for name in ("step", "sums", "order", "solved", "seeds", "structure", "digest"):
+            assert notes[name] == wanted[name], name
+
+
+@pytest.fixture(scope="module")
+def whole(sources, tmp_path_factory):
+    """Each run without an interruption."""
+    place = tmp_path_factory.mktemp("whole")
+    with jax.numpy_dtype_promotion("standard"):
+        for name, make in EVERY.items():
+            run_one(make(sources), place / name)
+    return place
+
+
+def interrupted_after(calls, monkeypatch):
+    """From now on a run is told to end while its call number `calls` is under way."""
+    stop, count = Stop(), 0
+
+    def feed(*args):
+        nonlocal count
+        count += 1
+        if count > calls:
+            stop.number = signal.SIGTERM
+        return original(*args)
+
+    original = loop.feed
+    monkeypatch.setattr(loop, "feed", feed)
+    monkeypatch.setattr(runs, "listening", lambda: contextlib.nullcontext(stop))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_I09_interrupted_run_equals_uninterrupted_run(name, sources, whole, tmp_path):
+    config, times = EVERY[name](sources), 0
+    for calls in (1, 0, 2, 1, 100):  # an interruption right after the start among them
+        with pytest.MonkeyPatch.context() as patch:
+            interrupted_after(calls, patch)
+            try:
+                run_one(config, tmp_path / "run")
+            except Interrupted as error:
+                assert error.number == signal.SIGTERM
+                times += 1
+    assert times >= 3
+    assert_same_end(tmp_path / "run", whole / name)
+
+
+def test_D07_learning_rate_follows_the_updates_after_a_resume(whole):
+    for row in rows_of(whole / "streamed", "train"):
+        cosine = 0.03 * (1 + np.cos(np.pi * (row["step"] - 1) / 20)) / 2
+        allowed = [pytest.approx(cosine * 0.5**drops, rel=1e-4) for drops in range(4)]
+        assert any(row["learning_rate"] == rate for rate in allowed), row
+
+
+def test_G04_I12_every_epoch_is_whole_and_starts_from_the_initial_carry(sources):
+    from experiments.build import build
+
+    source = build(streamed(sources)).source
+    per_epoch = source.per_epoch
+    ids = source.ids(0, 0, 3 * per_epoch)
+    assert ids.reshape(3, -1).tolist() == [list(range(2 * per_epoch))] * 3
+    first = source.draw(None)(None, ids[per_epoch, 0], source.data)
+    assert np.asarray(first.reset)[:, 0].all()
+
+
+def damage(path):
+    """Other bytes in the middle of the largest file below."""
+    largest = max((p for p in path.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    middle = largest.stat().st_size // 2
+    with largest.open("r+b") as file:
+        file.seek(middle)
+        old = file.read(16)
+        file.seek(middle)
+        file.write(bytes(255 - b for b in old))
+
+
+def stopped_with_two(sources, workdir, monkeypatch):
+    config = drawn(sources)
+    config.checkpoint.update({"seconds": 0.0, "keep": 2})
+    with monkeypatch.context() as patch:
+        interrupted_after(3, patch)
+        with pytest.raises(Interrupted):
+            run_one(config, workdir)
+    steps = sorted(int(p.name) for p in (workdir / "checkpoints/seeds_0_1").glob("[0-9]*"))
+    assert len(steps) >= 2
+    return config, steps
+
+
+@pytest.mark.parametrize("how", ["bytes", "missing", "empty"])
+def test_damaged_newest_checkpoint_falls_back_loudly(
+    how, sources, whole, tmp_path, monkeypatch, capsys
+):
+    config, steps = stopped_with_two(sources, tmp_path / "run", monkeypatch)
+    place = tmp_path / "run/checkpoints/seeds_0_1" / str(steps[-1])
+    if how == "bytes":
+        damage(place / "state")
+    elif how == "missing":
+        shutil.rmtree(place / "notes")
+    else:
+        for path in (place / "state").rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"")
+    capsys.readouterr()
+    run_one(config, tmp_path / "run")
+    said = capsys.readouterr().out
+    assert f"checkpoint {place} is damaged" in said and "set aside" in said
+    assert f"goes on at step {steps[-2]}/12" in said
+    assert without_clocks(tmp_path / "run")[:-2] == without_clocks(whole / "drawn")[:-2]
+    assert (tmp_path / "run/checkpoints/damaged" / f"seeds_0_1_{steps[-1]}").exists()
+
+
+def test_no_sound_checkpoint_is_an_error_that_touches_nothing_else(sources, tmp_path, monkeypatch):
+    config, steps = stopped_with_two(sources, tmp_path / "run", monkeypatch)
+    for step in steps:
+        shutil.rmtree(tmp_path / "run/checkpoints/seeds_0_1" / str(step) / "state")
+    before = (tmp_path / "run/results.jsonl").read_bytes()
+    with pytest.raises(UserError, match="every checkpoint is damaged; choose another --workdir"):
+        run_one(config, tmp_path / "run")
+    assert (tmp_path / "run/results.jsonl").read_bytes() == before
+
+
+def saved(tmp_path, tree):
+    """`tree` in a checkpoint at step 1, reopened."""
+    for _ in range(2):
+        found = Checkpoints(tmp_path, (0,), {"label": "lstm"})
+        found.save(1, tree, dict, now=True)
+        found.close()
+    return Checkpoints(tmp_path, (0,), {"label": "lstm"})
+
+
+TREE = {"a": np.zeros((2, 3), np.float32), "b": (np.arange(3, dtype=np.int32), jax.random.key(0))}
+
+
+@pytest.mark.parametrize(
+    "like, says",
+    {
+        "missing": ({**TREE, "c": np.zeros(2)}, "leaf c is missing"),
+        "extra": ({"b": TREE["b"]}, "leaf a is not one of this run's"),
+        "reshaped": (
+            {**TREE, "a": np.zeros((3, 2), np.float32)},
+            r"leaf a is float32\[2, 3\] there",
+        ),
+        "retyped": ({**TREE, "a": np.zeros((2, 3), np.float16)}, r"float16\[2, 3\] here"),
+        "restructured": ({**TREE, "b": list(TREE["b"])}, "the state is built otherwise"),
+        "other kind of key": (
+            {**TREE, "b": (TREE["b"][0], jax.random.key(0, impl="unsafe_rbg"))},
+            r"leaf b\.1 is uint32\[2\] there and uint32\[4\] here",
+        ),
+    }.values(),
+)
+def test_restoring_refuses_any_other_leaf(like, says, tmp_path):
+    found = saved(tmp_path, TREE)
+    with pytest.raises(UserError, match=says):
+        found.restore(like)
+    found.close()
+
+
+def test_I04_restored_leaves_and_draws_are_the_same(tmp_path):
+    found = saved(tmp_path, TREE)
+    tree, notes = found.restore(jax.eval_shape(lambda: TREE))
+    found.close()
+    np.testing.assert_array_equal(tree["a"], TREE["a"])
+    assert tree["a"].dtype == np.float32 and notes["seeds"] == [0]
+    draws = [jax.random.normal(key, (3,)) for key in (tree["b"][1], TREE["b"][1])]
+    np.testing.assert_array_equal(*draws)
+
+
+def test_F01_I05_checkpoint_of_another_config_names_the_field(tmp_path):
+    saved(tmp_path, TREE).close()
+    other = Checkpoints(tmp_path, (0,), {"label": "gru"})
+    with pytest.raises(UserError, match=r"another config \(config.label is 'lstm' there and 'gru'"):
+        other.restore(TREE)
+    other.close()
+
+
+def test_I07_unfinished_seeds_cannot_be_dropped(sources, tmp_path, monkeypatch):
+    config, _ = stopped_with_two(sources, tmp_path / "run", monkeypatch)
+    before = contents(tmp_path / "run" / "checkpoints")
+    config.train.seeds = 1
+    with pytest.raises(UserError, match=r"unfinished run of seeds \[0, 1\]"):
+        run_one(config, tmp_path / "run")
+    assert contents(tmp_path / "run" / "checkpoints") == before
+
+
+def test_newest_checkpoint_stays_beside_the_best(tmp_path):
+    """Also when a score is NaN, which is the worst."""
+    found = Checkpoints(tmp_path, (0,), {}, keep=1, higher=True)
+    for step, score in enumerate([0.1, 0.9, float("nan"), 0.3], 1):
+        found.save(step, {"a": np.full(1, step)}, dict, score, now=True)
+    found.close()
+    kept = {int(p.name) for p in (tmp_path / "checkpoints/seeds_0").glob("[0-9]*")}
+    assert kept == {2, 4}
+
+
+def test_I03_seeds_saved_on_two_devices_restore_on_one(sources, whole, tmp_path, monkeypatch):
+    """No device is named in a checkpoint; which seed runs where does not matter."""
+    config, _ = stopped_with_two(sources, tmp_path / "run", monkeypatch)
+    devices = jax.local_devices()
+    assert len(devices) == 2
+    monkeypatch.setattr(jax, "local_devices", lambda: devices[:1])
+    run_one(config, tmp_path / "run")
+    for mine, other in zip(
+        rows_of(tmp_path / "run", "final"), rows_of(whole / "drawn", "final"), strict=True
+    ):
+        assert mine["score"] == pytest.approx(other["score"], rel=1e-4)
+
+
+# Real processes and real signals.
+
+FAILING = """
+import shutil, sys
+from pathlib import Path
+from experiments import cli
+from experiments.checkpoint import Checkpoints
+def main():
+    work = Path(sys.argv[1])
+    saved = Checkpoints(work, (0,), {})
+    shutil.rmtree(work / "checkpoints/seeds_0")
+    (work / "checkpoints/seeds_0").write_text("in the way")
+    saved.save(1, {"a": __import__("numpy").zeros(3)}, dict, now=True)
+    saved.close()
+    print("saved")
+cli.guarded(main)
+"""
+
+
+@pytest.mark.slow
+def test_I01_save_that_fails_in_the_background_is_said_at_the_end(tmp_path):
+    command = [sys.executable, "-c", FAILING, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert ended.returncode == 2 and "saved" not in ended.stdout
+    assert "seeds_0" in ended.stderr and "error:" in ended.stderr
+
+PROGRAM = """
+import sys
+from test_resume import EVERY
+from experiments import cli
+from experiments.runs import run_one
+cli.use_cores(2)
+def main():
+    config = EVERY[sys.argv[1]](sys.argv[2])
+    config.checkpoint.seconds = 0.0
+    config.train.steps_per_call = 1
+    run_one(config, __import__("pathlib").Path(sys.argv[3]))
+cli.guarded(main)
+"""
+
+
+def start(name, sources, workdir):
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, name, sources, str(workdir)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_killed_at_random_points_ends_the_same(name, sources, tmp_path):
+    began = time.perf_counter()
+    assert start(name, sources, tmp_path / "whole").wait() == 0
+    usual = time.perf_counter() - began
+    chance = random.Random(name)
+    for _ in range(20):
+        process = start(name, sources, tmp_path / "run")
+        time.sleep(chance.uniform(0.1, 1.0) * usual)
+        process.kill()
+        process.communicate()
+    process = start(name, sources, tmp_path / "run")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_and_exit_with_their_status(number, sources, tmp_path):
+    began = time.perf_counter()
+    assert start("streamed", sources, tmp_path / "whole").wait() == 0
+    usual = time.perf_counter() - began
+    seen = set()
+    for share in (0.1, 0.4, 0.6, 0.75, 0.85, 0.9, 0.95):
+        process = start("streamed", sources, tmp_path / "run")
+        time.sleep(share * usual)
+        process.send_signal(number)
+        output, _ = process.communicate()
+        seen.add(process.returncode)
+        assert process.returncode in (0, 128 + number), output
+        assert "Traceback" not in output
+    assert 128 + number in seen
+    process = start("streamed", sources, tmp_path / "run")
+    assert process.wait() == 0
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
