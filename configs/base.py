@@ -35,6 +35,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.model.readout = placeholder(str)  # one answer a sequence: last, first, mean, max
     config.model.readout = "last"
     config.model.embedding = placeholder(int)  # width of token vectors; tokens only
+    config.model.tied = placeholder(bool)  # language models: the output shares the embedding
     config.model.init = "orthogonal"  # recurrent matrices: orthogonal, identity, uniform_by_width
     config.model.input_stddev = placeholder(float)  # input matrices N(0, this^2); None: Glorot
     config.model.gate_bias = placeholder(float)  # start of the forget or keep gate; lstm, gru
@@ -66,6 +67,8 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.train.buckets = ()  # data sets: widths T of batches of like length; (): one width
     config.train.chunk = placeholder(int)  # data sets: steps of truncated backpropagation along one
     # stream, the carry kept from chunk to chunk; None: whole rows
+    config.train.workers = placeholder(int)  # streamed files: processes that read; None: a thread
+    config.train.prefetch = placeholder(int)  # streamed files: batches read ahead; None: 4
     config.train.average = 0.0  # decay of a moving average of the parameters, to be evaluated
     config.train.eval_every = 50  # updates between validations
     config.train.steps_per_call = 50  # updates per compiled call, at most

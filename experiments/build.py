@@ -1,9 +1,9 @@
-"""From a config to objects. The only reader of config fields; nothing below sees a ConfigDict.
+"""From a config to objects. With `build_source` the only reader of config fields; nothing below
+sees a ConfigDict.
 
 Every field is used, or refused with a UserError that names it.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,18 +11,16 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from experiments.build_source import build_source
 from experiments.errors import UserError, at_least, blame, one_of
-from experiments.sources import Drawn, Source, continued, example, resident, zeros
+from experiments.sources import Source, example, zeros
 from seqmodels import initializers, optim
 from seqmodels.cells import CELLS, Cell
-from seqmodels.data import DATASETS
-from seqmodels.data.prepare import SPLITS
 from seqmodels.layers import MERGES, Embed, Stack
 from seqmodels.losses import LOSSES
 from seqmodels.metrics import METRICS
 from seqmodels.models import SequenceClassifier, SequenceLabeller
 from seqmodels.readout import READOUTS
-from seqmodels.tasks import TASKS
 from seqmodels.training.selection import Selection
 from seqmodels.training.state import init_state
 from seqmodels.training.step import Learner
@@ -44,6 +42,7 @@ class Run(NamedTuple):
     metric: str
     source: Source
     learner: Learner
+    tokenizer: Any  # of language models and other text; None elsewhere
     params: int  # how many numbers the model learns
     seeds: tuple[int, ...]
     steps: int
@@ -108,10 +107,11 @@ def build(config: ConfigDict) -> Run:
     )
     return Run(
         label=config.label,
-        task=config.task.name,
+        task=config.task.get("set", config.task.name),
         metric=source.spec.metric,
         source=source,
         learner=learner,
+        tokenizer=getattr(source, "tokenizer", None),
         params=count_params(learner, source),
         seeds=tuple(range(train.seed, train.seed + train.seeds)),
         steps=train.steps,
@@ -124,114 +124,6 @@ def build(config: ConfigDict) -> Run:
         save_seconds=config.checkpoint.seconds,
         keep=config.checkpoint.keep,
     )
-
-
-def build_source(config: ConfigDict) -> Source:
-    name, settings = config.task.name, dict(config.task)
-    del settings["name"]
-    one_of("config.task.name", name, [*TASKS, *DATASETS])
-    kind: Any = TASKS.get(name) or DATASETS[name]
-    length = settings.pop("length", None) if name in TASKS else None
-    allowed = [field.name for field in dataclasses.fields(kind)]
-    for field in settings:
-        if field not in allowed:
-            raise UserError(f"config.task.{field} does not belong to {name} (its own: {allowed})")
-    with blame("config.task"):
-        task = kind(**settings)
-
-    train, test = config.train, config.eval
-    at_least("config.eval.batch", test.batch, 1)
-    if name in DATASETS:
-        if test.lengths:
-            raise UserError(
-                f"config.eval.lengths={tuple(test.lengths)}: {name} is a data set "
-                "with rows of its own lengths; set it to ()"
-            )
-        return build_data(config, task)
-
-    for field in ("chunk", "shuffle", "buckets"):
-        if train[field] not in (None, ()):
-            raise UserError(
-                f"config.train.{field}={train[field]} is for data sets, and {name} draws fresh "
-                "rows; set it to " + ("()" if field == "buckets" else "None")
-            )
-    if length is None:
-        raise UserError(f"config.task.length is missing; {name} needs one")
-    for field in ("valid_examples", "test_examples"):
-        at_least(f"config.eval.{field}", test[field], 1)
-        if test[field] % test.batch:
-            raise UserError(
-                f"config.eval.{field}={test[field]} must be a multiple of "
-                f"config.eval.batch={test.batch}"
-            )
-    if not test.lengths or not all(isinstance(n, int) for n in test.lengths):
-        raise UserError(
-            f"config.eval.lengths={tuple(test.lengths)} must be lengths to test, like (200,)"
-        )
-    if len(set(test.lengths)) < len(test.lengths):
-        raise UserError(f"config.eval.lengths={tuple(test.lengths)} names a length twice")
-    with blame("config.task.length"):
-        task.steps(length)
-    source = Drawn(
-        task=task,
-        length=length,
-        batch=train.batch,
-        eval_batch=test.batch,
-        examples={
-            "valid": test.valid_examples,
-            "confirm": test.test_examples,
-            "test": test.test_examples,
-        },
-        lengths=tuple(test.lengths),
-    )
-    for tested in source.lengths:
-        with blame("config.eval.lengths"):
-            task_then, _ = source.parts("test", tested)[0].shape
-            task_then.steps(tested)
-    return source
-
-
-def build_data(config: ConfigDict, dataset: Any) -> Source:
-    """Rows shuffled in buckets, or with config.train.chunk one stream in chunks."""
-    train, name = config.train, config.task.name
-    shared = {"batch": train.batch, "eval_batch": config.eval.batch}
-    shared |= {"accumulate": train.accumulate}
-    if train.chunk is None:
-        if any(not isinstance(n, int) or n < 1 for n in train.buckets):
-            raise UserError(
-                f"config.train.buckets={tuple(train.buckets)} must be widths, like (64, 256)"
-            )
-    else:
-        at_least("config.train.chunk", train.chunk, 1)
-        if train.shuffle:
-            raise UserError(
-                f"config.train.shuffle=True: with config.train.chunk={train.chunk} each batch goes "
-                "on where the one before stopped; set one of them to None"
-            )
-        if train.buckets:
-            raise UserError(
-                f"config.train.buckets={tuple(train.buckets)}: chunks are all of "
-                f"config.train.chunk={train.chunk} steps; set it to ()"
-            )
-    with blame("config.task"):
-        splits = {split: dataset.load(split) for split in SPLITS}
-        spec, chance = dataset.spec, dataset.chance()
-    if train.chunk is None:
-        with blame("config.train.buckets"):
-            return resident(
-                spec,
-                splits,
-                widths=tuple(train.buckets),
-                shuffle=train.shuffle is not False,
-                chance=chance,
-                **shared,
-            )
-    if not spec.per_step:
-        raise UserError(
-            f"config.train.chunk={train.chunk}: {name} asks for one answer a row, which chunks "
-            "would cut apart; set it to None"
-        )
-    return continued(spec, splits, steps=train.chunk, chance=chance, **shared)
 
 
 def build_selection(train: ConfigDict, higher: bool) -> Selection | None:
@@ -329,7 +221,18 @@ def build_model(model: ConfigDict, spec: Spec) -> SequenceClassifier | SequenceL
 
     if spec.per_step:
         _unused(model, "readout", "for one answer a step")
-        return SequenceLabeller(stack, spec.outputs, embed, dropout=model.head_dropout)
+        if model.tied and (embed is None or spec.inputs != spec.outputs):
+            raise UserError("config.model.tied=True: inputs and outputs are not the same tokens")
+        width = model.features * (2 if model.bidirectional and model.merge == "concat" else 1)
+        if model.tied and width != model.embedding:
+            raise UserError(
+                f"config.model.tied=True: config.model.embedding={model.embedding} must be the "
+                f"width of the stack's output, {width}"
+            )
+        return SequenceLabeller(
+            stack, spec.outputs, embed, dropout=model.head_dropout, tied=bool(model.tied)
+        )
+    _unused(model, "tied", "for one answer a sequence")
     one_of("config.model.readout", model.readout, READOUTS)
     return SequenceClassifier(
         stack, spec.outputs, embed, readout=model.readout, dropout=model.head_dropout

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.errors import UserError
@@ -214,7 +215,9 @@ def unflatten(leaves: dict[str, np.ndarray], structure: str, like: Any, where: s
     if structure != (here := describe(like)):
         raise UserError(f"{where}: the state is built otherwise: {_first_other(structure, here)}")
     found = [
-        jax.random.wrap_key_data(leaves[path], impl=_impl(leaf)) if _is_key(leaf) else leaves[path]
+        jax.random.wrap_key_data(jnp.asarray(leaves[path]), impl=_impl(leaf))
+        if _is_key(leaf)
+        else leaves[path]
         for path, leaf in wanted.items()
     ]
     return jax.tree.unflatten(jax.tree.structure(like), found)

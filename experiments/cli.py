@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
@@ -22,16 +22,41 @@ FAILED = 1
 """Exit status when a run of a comparison failed."""
 
 
-def start(main: Callable[..., int], *, workdir: str | None, config: str | None = None) -> None:
+DEFINE: dict[type, Callable[..., Any]] = {
+    str: flags.DEFINE_string,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+}
+
+
+class Option(NamedTuple):
+    """A flag of one command; its value is passed to `main` by its name."""
+
+    kind: type  # str, int or float
+    default: Any
+    help: str
+
+
+def start(
+    main: Callable[..., int],
+    *,
+    workdir: str | None,
+    config: str | None = None,
+    options: dict[str, Option] | None = None,
+) -> None:
     """Runs `main(workdir)`, or `main(workdir, config)`, and exits with the status it returns.
 
     workdir  the default, None lets the config decide
     config   the default config file, where the command takes one
+    options  further flags, passed on as keyword arguments
     """
+    options = options or {}
 
     def parse(argv: Sequence[str]) -> list[str]:
         try:
             flags.DEFINE_string("workdir", workdir, "Directory of the results.")
+            for name, option in options.items():
+                DEFINE[option.kind](name, option.default, option.help)
             if config:
                 config_flags.DEFINE_config_file(
                     "config",
@@ -42,7 +67,7 @@ def start(main: Callable[..., int], *, workdir: str | None, config: str | None =
             sys.argv = [argv[0], *flags.FLAGS.read_flags_from_files(list(argv[1:]))]
             names = {a.split("=")[0].lstrip("-") for a in sys.argv if a.startswith("-")}
             if names & {"help", "helpshort", "h"}:
-                _help()
+                _help(options)
             if config and "config" not in names:
                 sys.argv.insert(1, f"--config={config}")
             rest = flags.FLAGS(sys.argv)
@@ -62,7 +87,7 @@ def start(main: Callable[..., int], *, workdir: str | None, config: str | None =
         given: list[Any] = [Path(flags.FLAGS.workdir) if flags.FLAGS.workdir else None]
         if config is not None:
             given.append(flags.FLAGS.config)
-        guarded(lambda: main(*given))
+        guarded(lambda: main(*given, **{name: flags.FLAGS[name].value for name in options}))
 
     app.run(run, flags_parser=parse)
 
@@ -102,9 +127,9 @@ def use_cores(seeds: int) -> None:
     jax.config.update("jax_num_cpu_devices", max(1, min(seeds, 2 * (cores or 1))))
 
 
-def _help() -> NoReturn:
+def _help(options: dict[str, Option]) -> NoReturn:
     print(sys.modules["__main__"].__doc__)
-    for name in ("config", "workdir"):
+    for name in ("config", "workdir", *options):
         if name in flags.FLAGS:
             print(f"  --{name}: {flags.FLAGS[name].help}")
     if "config" in flags.FLAGS:

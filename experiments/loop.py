@@ -265,8 +265,10 @@ def _evaluate(
     """Sums over one split for each active seed, by position."""
     keys = jax.vmap(lambda key: stream(key, split, step))(keys)
     total: list[dict[str, Any]] = [{} for _ in active]
+    carry = programs.carry
     for part in run.source.parts(split, length):
-        _add(total, programs.evaluate(part, params, keys, active))
+        sums, carry = programs.evaluate(part, params, keys, active, carry)
+        _add(total, sums)
     return {i: one for i, one in enumerate(total) if active[i]}
 
 

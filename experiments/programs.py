@@ -14,7 +14,7 @@ from experiments.signals import Stop
 from experiments.sources import Part, example, zeros
 from seqmodels.training import seeds as parallel
 from seqmodels.training.selection import judge
-from seqmodels.training.state import RUNNING, UNUSED, TrainState, init_state
+from seqmodels.training.state import RUNNING, UNUSED, TrainState, empty_carry, init_state
 from seqmodels.training.step import eval_steps, train_steps
 
 
@@ -25,7 +25,8 @@ class Programs(NamedTuple):
     like: TrainState  # shapes of it
     data: Any  # the source's, on the devices
     train: dict[Any, Any]  # by shape: (steps, state, ids) -> state, sums
-    evaluate: dict[Any, Any]  # by shape: (part, params, keys, active) -> sums
+    evaluate: Any  # (part, params, keys, active, carry) -> sums, carry
+    carry: Any  # before the first part, zeros; None where batches are unrelated
     judge: Any  # (state, scores) -> state
     seconds: float  # that compiling took
 
@@ -52,11 +53,11 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
         return call
 
     def evaluation(shape):
-        def call(shared, params, key, active):
+        def call(shared, params, key, active, carry):
             batches, ids, data = shared
             batches = jnp.where(active, batches, 0)  # a seed that is not asked for costs nothing
             draw = source.eval_draw(shape)
-            return eval_steps(learner, draw, params, key, batches, ids, data, source.carried)
+            return eval_steps(learner, draw, params, key, batches, ids, data, carry)
 
         return call
 
@@ -65,12 +66,15 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
         return program.lower(shared, *own).compile()
 
     def judged(shared, state, score):
+        assert learner.selection is not None
         return judge(learner.selection, state, score)
 
     data = parallel.replicate(source.data, mesh)
     like = jax.eval_shape(parallel.for_each_seed(initial, mesh), (), seeds, used)
     state = parallel.typed(like, mesh)
     one = jnp.int32(1)
+    carry = _eval_carry(run, like.params, mesh) if source.carried else None
+    tried = (state.tried, state.key, used, carry)
     with ThreadPoolExecutor() as pool:
         starting = pool.submit(compiled, initial, (), seeds, used)
         training = {
@@ -84,11 +88,9 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
                 compiled,
                 evaluation(part.shape),
                 (one, part.ids, data),
-                state.tried,
-                state.key,
-                used,
+                *tried,
             )
-            for part in _parts(run)
+            for part in _one_of_each(run)
         }
         pending = [starting, *training.values(), *scoring.values()]
         while not all(future.done() for future in pending):
@@ -101,9 +103,9 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
         steps = {shape: future.result() for shape, future in training.items()}
         scores = {shape: future.result() for shape, future in scoring.items()}
 
-    def evaluate(part: Part, params, keys, active):
+    def evaluate(part: Part, params, keys, active, carry):
         shared = (jnp.int32(part.batches), part.ids, data)
-        return scores[part.shape](shared, params, keys, active)
+        return scores[part.shape](shared, params, keys, active, carry)
 
     return Programs(
         start=lambda: start((), seeds, used),
@@ -114,6 +116,7 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
             for shape, program in steps.items()
         },
         evaluate=evaluate,
+        carry=carry,
         judge=jax.jit(lambda state, score: parallel.for_each_seed(judged, mesh)((), state, score)),
         seconds=time.perf_counter() - began,
     )
@@ -135,10 +138,25 @@ def feed(run: Run, seeds: np.ndarray, start: int, shape: Any = None, stop: int |
     return jax.tree.map(fill, *rows)
 
 
-def _parts(run: Run) -> list[Part]:
+def _one_of_each(run: Run) -> list[Part]:
     """One part of each shape that is ever evaluated."""
     source = run.source
-    asked = [("valid", None), *(("test", length) for length in source.lengths)]
-    return [
-        *{part.shape: part for one in asked for part in source.parts(*one)}.values(),
-    ]
+    found: dict[Any, Part] = {}
+    for asked in (("valid", None), *(("test", length) for length in source.lengths)):
+        for part in source.parts(*asked):
+            found.setdefault(part.shape, part)
+            if source.carried:  # all of one shape, and many
+                break
+    return [*found.values()]
+
+
+def _eval_carry(run: Run, params: Any, mesh: Mesh) -> Any:
+    """Zeros in the shape of the carry of one evaluated batch, for each seed."""
+    part = _one_of_each(run)[0]
+    ids = jax.tree.map(lambda leaf: leaf[0], part.ids)
+    draw = run.source.eval_draw(part.shape)
+    inputs = jax.eval_shape(draw, jax.random.key(0), ids, run.source.data).inputs
+    of_seed = jax.vmap(lambda params: empty_carry(run.learner.model, params, inputs))
+    shapes = jax.eval_shape(of_seed, params)
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return parallel.shard(blank, mesh)

@@ -1,6 +1,7 @@
 """One run, or a comparison of many, in work directories that can be resumed."""
 
 import contextlib
+import json
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ from experiments.checkpoint import Checkpoints, groups
 from experiments.errors import UserError
 from experiments.loop import train_and_test
 from experiments.progress import console, reporter
-from experiments.results import Results, Row, as_dict, open_workdir, without_seeds
+from experiments.results import Results, Row, as_dict, open_workdir, without_seeds, write_file
 from experiments.signals import Stop, listening
 from seqmodels.metrics import METRICS
+
+TOKENIZER = "tokenizer.json"
 
 
 def run_one(config: ConfigDict, workdir: Path) -> bool:
@@ -77,6 +80,8 @@ def check_sizes(runs: dict[str, Run], tolerance: float) -> None:
 def _run(run: Run, config: ConfigDict, workdir: Path, name: str, stop: Stop) -> bool:
     """Runs the groups of seeds that are not finished, each from its newest checkpoint on."""
     plain = as_dict(config)
+    if run.tokenizer is not None:  # generation needs no more than the run directory
+        write_file(workdir / TOKENIZER, json.dumps(run.tokenizer.to_json()) + "\n")
     ran = False
     with Results(workdir, plain, run.task) as results:
         while seeds := next_group(workdir, run.seeds, results.finished):

@@ -1,18 +1,19 @@
-"""Where a run's batches come from: drawn by a task, cut from data on the device, or streamed.
+"""Where a run's batches come from: drawn by a task or cut from data; `streams` has those in a row.
 
 All offer the same to the loop, so that it need not know which one it has. Each is a pure function
 of the step: nothing here has to be saved for a run to go on where it stopped.
 """
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seqmodels.data.order import Order, in_order
-from seqmodels.data.rows import NO_ROW, Rows, Stream, as_stream, chunk, chunks, take
+from seqmodels.data.order import Order, by_length, in_order
+from seqmodels.data.rows import NO_ROW, Rows, take
 from seqmodels.training.step import Draw
 from seqmodels.types import Batch, Spec
 
@@ -30,6 +31,10 @@ class Source(Protocol):
 
     @property
     def spec(self) -> Spec: ...
+
+    @property
+    def eval_batch(self) -> int: ...
+
     @property
     def data(self) -> Any:
         """What batches are cut from, for the devices; None where they are drawn or streamed."""
@@ -63,13 +68,13 @@ class Source(Protocol):
 
     def draw(self, shape: Any) -> Draw: ...
 
-    def parts(self, split: str, length: int | None = None) -> tuple[Part, ...]:
+    def parts(self, split: str, length: int | None = None) -> Iterable[Part]:
         """The batches of one evaluation, every row once."""
 
     def eval_draw(self, shape: Any) -> Draw: ...
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Drawn:
     """Fresh rows for every batch, drawn on the device."""
 
@@ -80,10 +85,10 @@ class Drawn:
     examples: dict[str, int]  # rows of "valid", "confirm" and "test"
     lengths: tuple[int, ...]
 
-    confirms: bool = True
-    data: None = None
-    carried: bool = False
-    per_epoch: None = None
+    confirms: ClassVar[bool] = True
+    data: ClassVar[None] = None
+    carried: ClassVar[bool] = False
+    per_epoch: ClassVar[None] = None
 
     @property
     def spec(self) -> Spec:
@@ -117,11 +122,11 @@ class Drawn:
         return lambda key, ids, data: task.sample(key, self.eval_batch, length)
 
 
-class _DataSet:
+class DataSetSource:
     """What all data sets have in common."""
 
-    confirms: bool = False
-    lengths: tuple[None, ...] = (None,)
+    confirms: ClassVar[bool] = False
+    lengths: ClassVar[tuple[None]] = (None,)
     spec: Spec
     unconditional: float  # the score without looking at inputs
 
@@ -129,8 +134,8 @@ class _DataSet:
         return self.unconditional
 
 
-@dataclasses.dataclass(frozen=True)
-class Resident(_DataSet):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Resident(DataSetSource):
     """All rows of a data set in memory, shuffled anew each epoch, in batches of like length."""
 
     spec: Spec
@@ -140,8 +145,9 @@ class Resident(_DataSet):
     unconditional: float
     batch: int
     eval_batch: int
+    tokenizer: Any = None
 
-    carried: bool = False
+    carried: ClassVar[bool] = False
 
     @property
     def per_epoch(self) -> int:
@@ -174,56 +180,6 @@ class Resident(_DataSet):
         return -(-max(sizes) // self.eval_batch)
 
 
-@dataclasses.dataclass(frozen=True)
-class Continued(_DataSet):
-    """A data set as one stream, in chunks for truncated backpropagation."""
-
-    spec: Spec
-    data: Stream  # all splits, one behind the other
-    splits: dict[str, tuple[int, int]]  # first step and number of steps
-    unconditional: float
-    batch: int
-    eval_batch: int
-    steps: int  # of one chunk
-    accumulate: int
-
-    carried: bool = True
-
-    @property
-    def per_epoch(self) -> int:
-        return -(-chunks(self.splits["train"][1], self.batch, self.steps) // self.accumulate)
-
-    def shapes(self) -> tuple[None]:
-        return (None,)
-
-    def shape(self, step: int) -> None:
-        return None
-
-    def ids(self, seed: int, start: int, stop: int) -> np.ndarray:
-        return chunk_numbers(start, stop, self.per_epoch, self.accumulate)
-
-    def draw(self, shape: None) -> Draw:
-        part = np.array(self.splits["train"], np.int32)
-        return lambda key, ids, data: chunk(data, part, ids, self.batch, self.steps)
-
-    def parts(self, split: str, length: int | None = None) -> tuple[Part]:
-        first, size = self.splits[split]
-        count = chunks(size, self.eval_batch, self.steps)
-        most = max(chunks(n, self.eval_batch, self.steps) for _, n in self.splits.values())
-        ids = np.zeros((most, 3), np.int32)
-        ids[:, 0], ids[:, 1], ids[:, 2] = first, size, np.arange(most)
-        return (Part(None, count, ids),)
-
-    def eval_draw(self, shape: None) -> Draw:
-        return lambda key, ids, data: chunk(data, ids[:2], ids[2], self.eval_batch, self.steps)
-
-
-def chunk_numbers(start: int, stop: int, per_epoch: int, accumulate: int) -> np.ndarray:
-    """Numbers of the chunks that updates start..stop-1 read, int32 [stop - start, accumulate]."""
-    update = np.arange(start, stop, dtype=np.int32)[:, None] % per_epoch
-    return update * accumulate + np.arange(accumulate, dtype=np.int32)
-
-
 def resident(
     spec: Spec,
     splits: dict[str, Rows],
@@ -234,39 +190,23 @@ def resident(
     widths: tuple[int, ...],
     shuffle: bool,
     chance: float,
+    tokenizer: Any = None,
 ) -> Resident:
     """`widths` of the buckets; empty: one, as wide as the longest row of all splits.
 
     Raises ValueError for a row longer than the widest bucket.
     """
-    from seqmodels.data.order import by_length
-
-    data, first, _ = _joined(splits, spec.per_step)
+    data, first, _ = joined(splits, spec.per_step)
     widths = widths or (int(data.lengths.max()),)
     by_split = {}
     for name, rows in splits.items():
         ids = np.arange(len(rows.lengths), dtype=np.int32) + first[name]
         by_split[name] = by_length(ids, np.asarray(rows.lengths), widths)
     order = Order(by_split["train"], batch * accumulate, shuffle)
-    return Resident(spec, data, by_split, order, chance, batch, eval_batch)
+    return Resident(spec, data, by_split, order, chance, batch, eval_batch, tokenizer)
 
 
-def continued(
-    spec: Spec,
-    splits: dict[str, Rows],
-    *,
-    batch: int,
-    eval_batch: int,
-    accumulate: int,
-    steps: int,
-    chance: float,
-) -> Continued:
-    """A stream in chunks of `steps` steps."""
-    data, _, places = _joined(splits, per_step=True)
-    return Continued(spec, as_stream(data), places, chance, batch, eval_batch, steps, accumulate)
-
-
-def _joined(
+def joined(
     splits: dict[str, Rows], per_step: bool
 ) -> tuple[Rows, dict[str, int], dict[str, tuple[int, int]]]:
     """All splits in one `Rows`; the first row of each, and its (first step, number of steps)."""

@@ -196,16 +196,20 @@ class Embed(nn.Module):
     features: int
     padding_id: int | None = 0
 
-    @nn.compact
+    def setup(self):
+        shape = (self.vocabulary, self.features)
+        self.embedding = self.param("embedding", initializers.Normal(1.0), shape, jnp.float32)
+
     def __call__(self, ids: Int[Array, "B T"]) -> Float[Array, "B T E"]:
-        table = self.param(
-            "embedding", initializers.Normal(1.0), (self.vocabulary, self.features), jnp.float32
-        )
         ids = jnp.where(ids < 0, self.vocabulary, ids)
-        x = jnp.take(table, ids, axis=0, mode="fill", fill_value=jnp.nan)
+        x = jnp.take(self.embedding, ids, axis=0, mode="fill", fill_value=jnp.nan)
         if self.padding_id is None:
             return x
         return jnp.where((ids == self.padding_id)[:, :, None], jnp.zeros_like(x), x)
+
+    def attend(self, y: Float[Array, "B T E"]) -> Float[Array, "B T V"]:
+        """The product of each y with every vector, for an output that shares them."""
+        return jnp.einsum("bte,ve->btv", y, self.embedding.astype(y.dtype))
 
 
 def check_rate(name: str, rate: float) -> None:

@@ -62,6 +62,7 @@ def take(data: Rows, ids: Int[Array, "B"], width: int, per_step: bool) -> Batch:
     mask = time < lengths[:, None]
     at = jnp.take(data.starts, row)[:, None] + time
     inputs = _features(_where(mask, data.inputs, at))
+    weights: Array
     if data.targets is None:  # the last step of a row has no next one
         mask_next = time + 1 < lengths[:, None]
         targets, weights = _where(mask_next, data.inputs, at + 1), mask_next
@@ -119,8 +120,8 @@ def chunks(size: int, batch: int, steps: int) -> int:
 def _where(mask: Array, steps: Array, at: Array) -> jax.Array:
     """`steps[at]` where the mask is True, else 0."""
     values = jnp.take(steps, at, axis=0, mode="clip")
-    mask = jnp.reshape(mask, mask.shape + (1,) * (values.ndim - mask.ndim))
-    return jnp.where(mask, values, jnp.zeros_like(values))
+    keep = jnp.reshape(mask, mask.shape + (1,) * (values.ndim - mask.ndim))
+    return jnp.where(keep, values, jnp.zeros_like(values))
 
 
 def _features(inputs: jax.Array) -> jax.Array:

@@ -1,7 +1,8 @@
-"""Many to many: a class or a number for every step."""
+"""Many to many: a class or a number for every step. With `tied`, or without: a language model."""
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from seqmodels import initializers
 from seqmodels.layers import Embed, Stack, check_rate
@@ -14,19 +15,28 @@ class SequenceLabeller(nn.Module):
     outputs   classes V (logits come out) or regression outputs O
     embed     None where inputs are numbers already
     dropout   on the stack's output, before the head, a fresh mask each step
+    tied      the head's kernel is the embedding (Press & Wolf 2017, arXiv:1608.05859), so inputs
+              and outputs are the same ids, and the stack is as wide as the embedding
 
     Outputs at masked steps are the head's bias: what scores them has the mask.
-    Raises ValueError for a dropout that is no probability.
+    Raises ValueError for a dropout that is no probability, or for sizes that cannot be tied.
     """
 
     stack: Stack
     outputs: int
     embed: Embed | None = None
     dropout: float = 0.0
+    tied: bool = False
 
     def setup(self):
         check_rate("dropout", self.dropout)
-        self.head = nn.Dense(self.outputs, kernel_init=initializers.glorot_uniform)
+        if self.tied:
+            ids = None if self.embed is None else self.embed.vocabulary
+            if ids != self.outputs:
+                raise ValueError(f"tied: the embedding has {ids} ids and outputs={self.outputs}")
+            self.bias = self.param("head_bias", nn.initializers.zeros, (self.outputs,))
+        else:
+            self.head = nn.Dense(self.outputs, kernel_init=initializers.glorot_uniform)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(
@@ -41,4 +51,13 @@ class SequenceLabeller(nn.Module):
         """Inputs [B, T, E], or ids [B, T] with `embed` -> (outputs [B, T, V or O], final carry)."""
         x = x if self.embed is None else self.embed(x)
         y, carry = self.stack(x, carry, mask=mask, reset=reset, train=train)
-        return self.head(self.drop(y, deterministic=not train)), carry
+        y = self.drop(y, deterministic=not train)
+        if not self.tied:
+            return self.head(y), carry
+        assert self.embed is not None
+        if y.shape[-1] != self.embed.features:
+            raise ValueError(
+                f"tied: the stack is {y.shape[-1]} wide and the embedding {self.embed.features}"
+            )
+        logits = self.embed.attend(y) + self.bias[None, None, :].astype(y.dtype)
+        return jnp.asarray(logits), carry

@@ -14,7 +14,7 @@ import optax
 
 from seqmodels.optim import global_norm
 from seqmodels.training.selection import Selection
-from seqmodels.training.state import DIVERGED, RUNNING, TrainState, empty_carry, stream
+from seqmodels.training.state import DIVERGED, RUNNING, TrainState, stream
 from seqmodels.types import Array, Batch, Carry, Key, Params
 
 Term = Callable[[Array, Array, Array], tuple[Array, Array]]
@@ -192,11 +192,12 @@ def eval_steps(
     batches: jax.Array,
     ids: Any,
     data: Any,
-    carried: bool = False,
-) -> Sums:
+    carry: Carry = None,
+) -> tuple[Sums, Carry]:
     """Sums over `batches` batches in one call: drawn ones, or `ids` [N, ...] of `data`.
 
-    carried: each batch goes on where the one before stopped, from a carry of its own.
+    carry: where it is given each batch goes on where the one before stopped, the first one from
+    `carry`, and what the last one left is returned.
     """
 
     def batch(i):
@@ -205,12 +206,10 @@ def eval_steps(
     def body(i, loop):
         sums, carry = loop
         new, final = eval_step(learner, params, batch(i), carry)
-        return jax.tree.map(jnp.add, sums, new), final if carried else None
+        return jax.tree.map(jnp.add, sums, new), None if carry is None else final
 
-    inputs = jax.eval_shape(lambda: batch(jnp.int32(0)).inputs)
-    carry = empty_carry(learner.model, params, inputs) if carried else None
     nothing = _zeros(lambda: eval_step(learner, params, batch(jnp.int32(0)))[0])
-    return jax.lax.fori_loop(0, batches, body, (nothing, carry))[0]
+    return jax.lax.fori_loop(0, batches, body, (nothing, carry))
 
 
 def noisy(learner: Learner, state: TrainState) -> Params:

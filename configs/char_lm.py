@@ -1,0 +1,32 @@
+"""Characters of Python's own help texts as one stream: bits per character on the last tenth.
+
+    python -m experiments.train --config=configs/char_lm.py
+    python -m experiments.generate --workdir=runs/pydoc_topics_lstm --prompt="The for statement"
+
+Arguments: rnn, lstm, gru. Truncated backpropagation over 64 characters; the carry goes on from
+chunk to chunk and starts anew with each topic.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config(cell: str = "lstm") -> ConfigDict:
+    config = base.get_config(cell)
+    base.set_task(config, "pydoc_topics")
+    config.model.features = {"rnn": 500, "lstm": 256, "gru": 295}[cell]
+    config.model.readout = None
+    config.model.embedding = 64
+    config.model.head_dropout = 0.3
+    config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 4e-3, "gru": 3e-3}[cell]
+    config.optimizer.schedule = "cosine"
+    config.train.seeds = 1
+    config.train.batch = 32
+    config.train.chunk = 64
+    config.train.steps = 4000
+    config.train.eval_every = 200
+    config.train.steps_per_call = 10
+    config.train.test = "best"
+    config.eval.batch = 16
+    return config

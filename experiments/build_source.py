@@ -1,0 +1,155 @@
+"""From a config to the source of its batches. Every field is used, or refused by its name."""
+
+import dataclasses
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from experiments.errors import UserError, at_least, blame, one_of
+from experiments.sources import Drawn, Source, resident
+from experiments.streams import Streamed, continued
+from seqmodels.data import DATASETS
+from seqmodels.data.prepare import SPLITS
+from seqmodels.tasks import TASKS
+
+
+def build_source(config: ConfigDict) -> Source:
+    name, settings = config.task.name, dict(config.task)
+    del settings["name"]
+    one_of("config.task.name", name, [*TASKS, *DATASETS])
+    kind: Any = TASKS.get(name) or DATASETS[name]
+    length = settings.pop("length", None) if name in TASKS else None
+    allowed = [field.name for field in dataclasses.fields(kind)]
+    for field in settings:
+        if field not in allowed:
+            raise UserError(f"config.task.{field} does not belong to {name} (its own: {allowed})")
+    with blame("config.task"):
+        task = kind(**settings)
+
+    train, test = config.train, config.eval
+    at_least("config.eval.batch", test.batch, 1)
+    if name in DATASETS:
+        if test.lengths:
+            raise UserError(
+                f"config.eval.lengths={tuple(test.lengths)}: {name} is a data set "
+                "with rows of its own lengths; set it to ()"
+            )
+        return build_data(config, task)
+
+    for field in ("chunk", "shuffle", "buckets", "workers", "prefetch"):
+        if train[field] not in (None, ()):
+            raise UserError(
+                f"config.train.{field}={train[field]} is for data sets, and {name} draws fresh "
+                "rows; set it to " + ("()" if field == "buckets" else "None")
+            )
+    if length is None:
+        raise UserError(f"config.task.length is missing; {name} needs one")
+    for field in ("valid_examples", "test_examples"):
+        at_least(f"config.eval.{field}", test[field], 1)
+        if test[field] % test.batch:
+            raise UserError(
+                f"config.eval.{field}={test[field]} must be a multiple of "
+                f"config.eval.batch={test.batch}"
+            )
+    if not test.lengths or not all(isinstance(n, int) for n in test.lengths):
+        raise UserError(
+            f"config.eval.lengths={tuple(test.lengths)} must be lengths to test, like (200,)"
+        )
+    if len(set(test.lengths)) < len(test.lengths):
+        raise UserError(f"config.eval.lengths={tuple(test.lengths)} names a length twice")
+    with blame("config.task.length"):
+        task.steps(length)
+    source = Drawn(
+        task=task,
+        length=length,
+        batch=train.batch,
+        eval_batch=test.batch,
+        examples={
+            "valid": test.valid_examples,
+            "confirm": test.test_examples,
+            "test": test.test_examples,
+        },
+        lengths=tuple(test.lengths),
+    )
+    for tested in source.lengths:
+        with blame("config.eval.lengths"):
+            task_then, _ = source.parts("test", tested)[0].shape
+            task_then.steps(tested)
+    return source
+
+
+def build_data(config: ConfigDict, dataset: Any) -> Source:
+    """Rows shuffled in buckets, or with config.train.chunk one stream in chunks."""
+    train, name = config.train, config.task.name
+    shared: dict[str, Any] = {"batch": train.batch, "eval_batch": config.eval.batch}
+    shared |= {"accumulate": train.accumulate}
+    if train.chunk is None:
+        if any(not isinstance(n, int) or n < 1 for n in train.buckets):
+            raise UserError(
+                f"config.train.buckets={tuple(train.buckets)} must be widths, like (64, 256)"
+            )
+    else:
+        at_least("config.train.chunk", train.chunk, 1)
+        if train.shuffle:
+            raise UserError(
+                f"config.train.shuffle=True: with config.train.chunk={train.chunk} each batch goes "
+                "on where the one before stopped; set one of them to None"
+            )
+        if train.buckets:
+            raise UserError(
+                f"config.train.buckets={tuple(train.buckets)}: chunks are all of "
+                f"config.train.chunk={train.chunk} steps; set it to ()"
+            )
+    with blame("config.task"):
+        shared["tokenizer"] = dataset.tokenizer() if hasattr(dataset, "tokenizer") else None
+    if hasattr(dataset, "chunk"):
+        return build_streamed(config, dataset, shared)
+    for field in ("workers", "prefetch"):
+        if train[field] is not None:
+            raise UserError(
+                f"config.train.{field}={train[field]} does nothing for {name}, whose rows stay on "
+                "the devices; set it to None"
+            )
+    with blame("config.task"):
+        splits = {split: dataset.load(split) for split in SPLITS}
+        spec, chance = dataset.spec, dataset.chance()
+    if train.chunk is None:
+        with blame("config.train.buckets"):
+            return resident(
+                spec,
+                splits,
+                widths=tuple(train.buckets),
+                shuffle=train.shuffle is not False,
+                chance=chance,
+                **shared,
+            )
+    if not spec.per_step:
+        raise UserError(
+            f"config.train.chunk={train.chunk}: {name} asks for one answer a row, which chunks "
+            "would cut apart; set it to None"
+        )
+    return continued(spec, splits, steps=train.chunk, chance=chance, **shared)
+
+
+def build_streamed(config: ConfigDict, dataset: Any, shared: dict[str, Any]) -> Source:
+    """A data set too large for memory, whose chunks are read ahead."""
+    train = config.train
+    if train.chunk is None:
+        raise UserError(
+            f"config.train.chunk is None; {config.task.name} is one long stream and needs the "
+            "steps of a chunk"
+        )
+    workers = 0 if train.workers is None else train.workers
+    prefetch = 4 if train.prefetch is None else train.prefetch
+    at_least("config.train.workers", workers, 0)
+    at_least("config.train.prefetch", prefetch, 1)
+    with blame("config.task"):
+        return Streamed(
+            dataset.spec,
+            dataset,
+            dataset.chance(),
+            steps=train.chunk,
+            workers=workers,
+            prefetch=prefetch,
+            **shared,
+        )

@@ -1,0 +1,83 @@
+"""Reads a run directory back: its config, and the parameters that its test used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments.build import Run, build
+from experiments.checkpoint import Checkpoints, Damaged, groups
+from experiments.errors import UserError
+from experiments.results import Row, without_seeds
+
+
+def read_config(workdir: Path) -> ConfigDict:
+    """The config of one run. Raises UserError where there is none."""
+    path = workdir / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--workdir={workdir} holds no run ({error.strerror})") from None
+    except ValueError:
+        raise UserError(f"{path} is not JSON; choose another --workdir") from None
+    if "runs" in config:
+        names = ", ".join(config["runs"])
+        raise UserError(f"--workdir={workdir} is a comparison; choose one run in it: {names}")
+    return ConfigDict(_tuples(config))
+
+
+def rebuild(workdir: Path, config: ConfigDict) -> Run:
+    """`build` of a config that may have been written by another version; UserError says so."""
+    try:
+        return build(config)
+    except KeyError as error:
+        raise UserError(
+            f"{workdir}/config.json was written by another version, without the field {error}; "
+            "train it again with this one"
+        ) from None
+
+
+def read_params(workdir: Path, config: ConfigDict, seed: int | None) -> tuple[Row, int, int]:
+    """Parameters of one seed as nested dicts, the seed, and the step of their checkpoint.
+
+    The best on validation, the average or the last, as the config says for its test; `seed` None
+    is the first that there is. Raises UserError where there is no sound checkpoint of it.
+    """
+    there = [group for group in groups(workdir) if seed is None or seed in group]
+    if not there:
+        known = sorted(seed for group in groups(workdir) for seed in group)
+        raise UserError(f"--seed={seed} has no checkpoint in {workdir} (there are: {known})")
+    group = there[0]
+    seed = group[0] if seed is None else seed
+    plain = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
+    saved = Checkpoints(workdir, group, without_seeds(plain))
+    step = saved.newest()
+    if step is None:
+        raise UserError(f"{saved.directory} has no checkpoint yet")
+    try:
+        leaves, _ = saved.read(step)
+    except Damaged as error:
+        raise UserError(str(error)) from None
+    finally:
+        saved.close()
+    kind = "best.params" if config.train.test == "best" else "params"
+    if kind == "params" and config.train.average:
+        kind = "average"
+    params: Row = {}
+    for path, leaf in leaves.items():
+        if path.startswith(f"{kind}."):
+            *branches, last = path.removeprefix(f"{kind}.").split(".")
+            place: Any = params
+            for branch in branches:
+                place = place.setdefault(branch, {})
+            place[last] = np.asarray(leaf[group.index(seed)])
+    return params, seed, step
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where configs have tuples."""
+    if isinstance(value, dict):
+        return {key: _tuples(one) for key, one in value.items()}
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
