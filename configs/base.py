@@ -34,6 +34,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.model.head_dropout = 0.0  # before the linear head
     config.model.readout = placeholder(str)  # one answer a sequence: last, first, mean, max
     config.model.readout = "last"
+    config.model.head_start = placeholder(str)  # of the head's bias; music: frequencies; None: 0
     config.model.embedding = placeholder(int)  # width of token vectors; tokens only
     config.model.tied = placeholder(bool)  # language models: the output shares the embedding
     config.model.init = "orthogonal"  # recurrent matrices: orthogonal, identity, uniform_by_width

@@ -17,13 +17,14 @@ def get_config(cell: str = "lstm", pieces: str = "jsb") -> ConfigDict:
     base.set_task(config, "music", set=pieces)
     config.model.features = {"rnn": 100, "lstm": 36, "gru": 46}[cell]
     config.model.readout = None
+    config.model.head_start = "frequencies"
     if cell == "gru":
         config.model.gate_bias = 0.0
     config.optimizer.learning_rate = 3e-3
     config.train.weight_noise = 0.075
     config.train.batch = 16
     config.train.buckets = (72, 160)
-    config.train.steps = 3000  # 200 epochs
+    config.train.steps = 4500  # 300 epochs at most
     config.train.eval_every = 15  # an epoch
     config.train.steps_per_call = 15
     config.train.test = "best"

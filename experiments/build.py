@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.build_source import build_source
@@ -94,7 +95,7 @@ def build(config: ConfigDict) -> Run:
         )
     optimizer, rates = build_optimizer(config.optimizer, train.steps)
     learner = Learner(
-        model=build_model(config.model, source.spec),
+        model=build_model(config.model, source.spec, getattr(source, "frequencies", None)),
         optimizer=optimizer,
         loss=LOSSES[source.spec.loss],
         metric=METRICS[source.spec.metric].function,
@@ -186,7 +187,10 @@ def build_cell(model: ConfigDict) -> Cell:
         return CELLS[model.cell](model.features, dtype=model.dtype, **settings)
 
 
-def build_model(model: ConfigDict, spec: Spec) -> SequenceClassifier | SequenceLabeller:
+def build_model(
+    model: ConfigDict, spec: Spec, frequencies: np.ndarray | None = None
+) -> SequenceClassifier | SequenceLabeller:
+    """`frequencies` of yes for each output in training, where the data set tells."""
     cell = build_cell(model)
     at_least("config.model.layers", model.layers, 1)
     for field in ("layer_dropout", "head_dropout"):
@@ -230,8 +234,14 @@ def build_model(model: ConfigDict, spec: Spec) -> SequenceClassifier | SequenceL
                 f"width of the stack's output, {width}"
             )
         return SequenceLabeller(
-            stack, spec.outputs, embed, dropout=model.head_dropout, tied=bool(model.tied)
+            stack,
+            spec.outputs,
+            embed,
+            dropout=model.head_dropout,
+            start=_log_odds(model, frequencies),
+            tied=bool(model.tied),
         )
+    _unused(model, "head_start", "for one answer a sequence")
     _unused(model, "tied", "for one answer a sequence")
     one_of("config.model.readout", model.readout, READOUTS)
     return SequenceClassifier(
@@ -251,6 +261,18 @@ def build_optimizer(settings: ConfigDict, steps: int) -> tuple[Any, Callable[[in
 def count_params(learner: Learner, source: Source) -> int:
     state = jax.eval_shape(lambda: init_state(learner, jax.random.key(0), *zeros(example(source))))
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
+
+
+def _log_odds(model: ConfigDict, frequencies: np.ndarray | None) -> tuple[float, ...] | None:
+    if model.head_start is None:
+        return None
+    one_of("config.model.head_start", model.head_start, ("frequencies",))
+    if frequencies is None:
+        raise UserError(
+            f"config.model.head_start={model.head_start!r} is for data of yes/no outputs whose "
+            "frequencies are known (music); set it to None"
+        )
+    return tuple(np.log(frequencies / (1 - frequencies)).tolist())
 
 
 def _unused(model: ConfigDict, field: str, when: str) -> None:

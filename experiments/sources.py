@@ -146,6 +146,7 @@ class Resident(DataSetSource):
     batch: int
     eval_batch: int
     tokenizer: Any = None
+    frequencies: np.ndarray | None = None
 
     carried: ClassVar[bool] = False
 
@@ -191,6 +192,7 @@ def resident(
     shuffle: bool,
     chance: float,
     tokenizer: Any = None,
+    frequencies: np.ndarray | None = None,
 ) -> Resident:
     """`widths` of the buckets; empty: one, as wide as the longest row of all splits.
 
@@ -203,7 +205,7 @@ def resident(
         ids = np.arange(len(rows.lengths), dtype=np.int32) + first[name]
         by_split[name] = by_length(ids, np.asarray(rows.lengths), widths)
     order = Order(by_split["train"], batch * accumulate, shuffle)
-    return Resident(spec, data, by_split, order, chance, batch, eval_batch, tokenizer)
+    return Resident(spec, data, by_split, order, chance, batch, eval_batch, tokenizer, frequencies)
 
 
 def joined(

@@ -28,6 +28,7 @@ class Continued(DataSetSource):
     steps: int  # of one chunk
     accumulate: int
     tokenizer: Any = None
+    frequencies: np.ndarray | None = None
 
     carried: ClassVar[bool] = True
 
@@ -86,6 +87,7 @@ class Streamed(DataSetSource):
     workers: int
     prefetch: int
     tokenizer: Any = None
+    frequencies: np.ndarray | None = None
 
     carried: ClassVar[bool] = True
     data: ClassVar[None] = None
@@ -173,6 +175,7 @@ def continued(
     steps: int,
     chance: float,
     tokenizer: Any = None,
+    frequencies: np.ndarray | None = None,
 ) -> Continued:
     """A stream in chunks of `steps` steps."""
     data, _, places = joined(splits, per_step=True)
@@ -186,4 +189,5 @@ def continued(
         steps,
         accumulate,
         tokenizer,
+        frequencies,
     )

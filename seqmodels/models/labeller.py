@@ -1,12 +1,14 @@
 """Many to many: a class or a number for every step. With `tied`, or without: a language model."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from seqmodels import initializers
 from seqmodels.layers import Embed, Stack, check_rate
-from seqmodels.types import Array, Carry
+from seqmodels.types import Array, Carry, Key
 
 
 class SequenceLabeller(nn.Module):
@@ -15,6 +17,7 @@ class SequenceLabeller(nn.Module):
     outputs   classes V (logits come out) or regression outputs O
     embed     None where inputs are numbers already
     dropout   on the stack's output, before the head, a fresh mask each step
+    start     of the head's bias, one number for each output; None: zeros
     tied      the head's kernel is the embedding (Press & Wolf 2017, arXiv:1608.05859), so inputs
               and outputs are the same ids, and the stack is as wide as the embedding
 
@@ -26,6 +29,7 @@ class SequenceLabeller(nn.Module):
     outputs: int
     embed: Embed | None = None
     dropout: float = 0.0
+    start: tuple[float, ...] | None = None
     tied: bool = False
 
     def setup(self):
@@ -34,10 +38,17 @@ class SequenceLabeller(nn.Module):
             ids = None if self.embed is None else self.embed.vocabulary
             if ids != self.outputs:
                 raise ValueError(f"tied: the embedding has {ids} ids and outputs={self.outputs}")
-            self.bias = self.param("head_bias", nn.initializers.zeros, (self.outputs,))
+            self.bias = self.param("head_bias", self._start, (self.outputs,))
         else:
-            self.head = nn.Dense(self.outputs, kernel_init=initializers.glorot_uniform)
+            self.head = nn.Dense(
+                self.outputs, kernel_init=initializers.glorot_uniform, bias_init=self._start
+            )
         self.drop = nn.Dropout(self.dropout)
+
+    def _start(self, key: Key, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        if self.start is None:
+            return jnp.zeros(shape, dtype)
+        return jnp.reshape(jnp.asarray(self.start, dtype), shape)
 
     def __call__(
         self,
