@@ -15,17 +15,19 @@ from configs import base
 def get_config(cell: str = "lstm") -> ConfigDict:
     config = base.get_config(cell)
     base.set_task(config, "pydoc_topics")
-    config.model.features = {"rnn": 500, "lstm": 256, "gru": 295}[cell]
+    config.model.features = {"rnn": 515, "lstm": 256, "gru": 297}[cell]
     config.model.readout = None
     config.model.embedding = 64
-    config.model.head_dropout = 0.3
+    config.model.input_dropout = 0.3
+    config.model.head_dropout = 0.4
     config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 4e-3, "gru": 3e-3}[cell]
     config.optimizer.schedule = "cosine"
     config.train.seeds = 1
+    config.train.shards = 2
     config.train.batch = 32
     config.train.chunk = 64
-    config.train.steps = 4000
-    config.train.eval_every = 200
+    config.train.steps = 6000
+    config.train.eval_every = 300
     config.train.steps_per_call = 10
     config.train.test = "best"
     config.eval.batch = 16

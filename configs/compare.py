@@ -8,7 +8,22 @@ The argument lists tasks; without it: adding and temporal order at T = 200, and 
 
 from ml_collections import ConfigDict
 
-from configs import adding, base, copy, digits, order, parity, python_tokens
+from configs import (
+    adding,
+    base,
+    char_lm,
+    copy,
+    digits,
+    japanese_vowels,
+    jsb,
+    movie_reviews,
+    muse,
+    nottingham,
+    order,
+    parity,
+    piano,
+    python_tokens,
+)
 
 TASKS = {
     "adding": adding,
@@ -17,6 +32,13 @@ TASKS = {
     "parity": parity,
     "copy": copy,
     "python_tokens": python_tokens,
+    "char_lm": char_lm,
+    "jsb": jsb,
+    "nottingham": nottingham,
+    "muse": muse,
+    "piano": piano,
+    "movie_reviews": movie_reviews,
+    "japanese_vowels": japanese_vowels,
 }
 
 

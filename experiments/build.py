@@ -44,8 +44,10 @@ class Run(NamedTuple):
     source: Source
     learner: Learner
     tokenizer: Any  # of language models and other text; None elsewhere
+    baselines: dict[str, float] | None  # scores that need no training, besides chance
     params: int  # how many numbers the model learns
     seeds: tuple[int, ...]
+    shards: int
     steps: int
     eval_every: int
     steps_per_call: int
@@ -68,7 +70,7 @@ def build(config: ConfigDict) -> Run:
     """Raises UserError for a value that cannot be, a name that does not exist, or a setting that
     nothing would read; before any file is written."""
     train = config.train
-    for field in ("seeds", "steps", "batch", "eval_every", "max_bad_steps", "accumulate"):
+    for field in ("seeds", "steps", "batch", "eval_every", "max_bad_steps", "accumulate", "shards"):
         at_least(f"config.train.{field}", train[field], 1)
     at_least("config.train.seed", train.seed, 0)
     at_least("config.train.steps_per_call", train.steps_per_call, 1)
@@ -113,8 +115,10 @@ def build(config: ConfigDict) -> Run:
         source=source,
         learner=learner,
         tokenizer=getattr(source, "tokenizer", None),
+        baselines=getattr(source, "baselines", None),
         params=count_params(learner, source),
         seeds=tuple(range(train.seed, train.seed + train.seeds)),
+        shards=train.shards,
         steps=train.steps,
         eval_every=train.eval_every,
         steps_per_call=train.steps_per_call,
@@ -193,7 +197,7 @@ def build_model(
     """`frequencies` of yes for each output in training, where the data set tells."""
     cell = build_cell(model)
     at_least("config.model.layers", model.layers, 1)
-    for field in ("layer_dropout", "head_dropout"):
+    for field in ("input_dropout", "layer_dropout", "head_dropout"):
         if not 0 <= model[field] < 1:
             raise UserError(
                 f"config.model.{field}={model[field]} must be from 0 up to, not incl., 1"
@@ -238,6 +242,7 @@ def build_model(
             spec.outputs,
             embed,
             dropout=model.head_dropout,
+            input_dropout=model.input_dropout,
             start=_log_odds(model, frequencies),
             tied=bool(model.tied),
         )
@@ -245,7 +250,12 @@ def build_model(
     _unused(model, "tied", "for one answer a sequence")
     one_of("config.model.readout", model.readout, READOUTS)
     return SequenceClassifier(
-        stack, spec.outputs, embed, readout=model.readout, dropout=model.head_dropout
+        stack,
+        spec.outputs,
+        embed,
+        readout=model.readout,
+        dropout=model.head_dropout,
+        input_dropout=model.input_dropout,
     )
 
 

@@ -113,6 +113,7 @@ def build_data(config: ConfigDict, dataset: Any) -> Source:
     with blame("config.task"):
         splits = {split: dataset.load(split) for split in SPLITS}
         spec, chance = dataset.spec, dataset.chance()
+        shared["baselines"] = dataset.baselines() if hasattr(dataset, "baselines") else None
         if hasattr(dataset, "frequencies"):
             shared["frequencies"] = dataset.frequencies()
     if train.chunk is None:

@@ -63,7 +63,7 @@ def train_and_test(
     stop: Stop,
 ) -> None:
     """Trains and tests `seeds`, from their newest checkpoint on, writing rows as they come."""
-    mesh = parallel.seed_mesh(len(seeds))
+    mesh = parallel.seed_mesh(len(seeds), run.shards)
     every = np.resize(seeds, parallel.padded(len(seeds), mesh))  # the surplus never runs
     programs = compile_all(run, every, np.arange(len(every)) < len(seeds), mesh, stop)
     found = checkpoints.restore(programs.like)
@@ -204,6 +204,7 @@ def _test(
             score=tested.get(i),
             metric=run.metric,
             chance=run.source.chance(run.source.lengths[0]),
+            baselines=run.baselines,
             params=run.params,
             solved=None if run.solved is None else solved is not None,
             steps_to_solve=solved,
@@ -214,7 +215,9 @@ def _test(
     shown = " ".join(
         "diverged" if i not in tested else f"{tested[i]:.4g}" for i in range(len(seeds))
     )
-    show.finish(f"test {run.metric} {shown}  ({notes.seconds:.1f} s)")
+    known = {"chance": run.source.chance(run.source.lengths[0]), **(run.baselines or {})}
+    beside = ", ".join(f"{name} {score:.4g}" for name, score in known.items())
+    show.finish(f"test {run.metric} {shown}  ({beside}; {notes.seconds:.1f} s)")
 
 
 def _write_train(

@@ -39,7 +39,8 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
     """
     began = time.perf_counter()
     learner, source = run.learner, run.source
-    inputs, mask = zeros(example(source))
+    rows = mesh.shape["data"]  # batches and carries are filled up to a multiple
+    inputs, mask = (parallel.pad_rows(leaf, rows) for leaf in zeros(example(source)))
 
     def initial(shared, seed, used):
         state = init_state(learner, jax.random.key(seed), inputs, mask, source.carried)
@@ -48,7 +49,8 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
     def train(shape):
         def call(shared, state, ids):
             steps, data = shared
-            return train_steps(learner, source.draw(shape), state, steps, ids, data)
+            draw = parallel.over_devices(source.draw(shape), mesh)
+            return train_steps(learner, draw, state, steps, ids, data)
 
         return call
 
@@ -56,13 +58,17 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
         def call(shared, params, key, active, carry):
             batches, ids, data = shared
             batches = jnp.where(active, batches, 0)  # a seed that is not asked for costs nothing
-            draw = source.eval_draw(shape)
+            draw = parallel.over_devices(source.eval_draw(shape), mesh)
             return eval_steps(learner, draw, params, key, batches, ids, data, carry)
 
         return call
 
     def compiled(function, shared, *own, donate=()):
-        program = jax.jit(parallel.for_each_seed(function, mesh), donate_argnums=donate)
+        program = jax.jit(
+            parallel.for_each_seed(function, mesh),
+            donate_argnums=donate,
+            out_shardings=parallel.by_seed(mesh),
+        )
         return program.lower(shared, *own).compile()
 
     def judged(shared, state, score):
@@ -156,6 +162,7 @@ def _eval_carry(run: Run, params: Any, mesh: Mesh) -> Any:
     ids = jax.tree.map(lambda leaf: leaf[0], part.ids)
     draw = run.source.eval_draw(part.shape)
     inputs = jax.eval_shape(draw, jax.random.key(0), ids, run.source.data).inputs
+    inputs = jax.eval_shape(lambda x: parallel.pad_rows(x, mesh.shape["data"]), inputs)
     of_seed = jax.vmap(lambda params: empty_carry(run.learner.model, params, inputs))
     shapes = jax.eval_shape(of_seed, params)
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

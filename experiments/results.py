@@ -13,7 +13,8 @@ are null. The kinds, with their other fields:
     valid  step, loss, score, weight (how many terms were scored)
     test   step, length (null for a data set), loss, score, weight, chance
     final  status (finished, solved, diverged, or stopped: no longer improving), step, score (on
-           test, null if diverged), metric, chance, params, solved (true, false, or null where no
+           test, null if diverged), metric, chance, baselines (scores that need no training, by
+           name; or null), params, solved (true, false, or null where no
            threshold is set), steps_to_solve, seconds and compile_seconds (of the whole
            program, all its seeds), device
 

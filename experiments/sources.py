@@ -147,6 +147,7 @@ class Resident(DataSetSource):
     eval_batch: int
     tokenizer: Any = None
     frequencies: np.ndarray | None = None
+    baselines: dict[str, float] | None = None
 
     carried: ClassVar[bool] = False
 
@@ -193,6 +194,7 @@ def resident(
     chance: float,
     tokenizer: Any = None,
     frequencies: np.ndarray | None = None,
+    baselines: dict[str, float] | None = None,
 ) -> Resident:
     """`widths` of the buckets; empty: one, as wide as the longest row of all splits.
 
@@ -205,7 +207,9 @@ def resident(
         ids = np.arange(len(rows.lengths), dtype=np.int32) + first[name]
         by_split[name] = by_length(ids, np.asarray(rows.lengths), widths)
     order = Order(by_split["train"], batch * accumulate, shuffle)
-    return Resident(spec, data, by_split, order, chance, batch, eval_batch, tokenizer, frequencies)
+    return Resident(
+        spec, data, by_split, order, chance, batch, eval_batch, tokenizer, frequencies, baselines
+    )
 
 
 def joined(

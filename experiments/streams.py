@@ -29,6 +29,7 @@ class Continued(DataSetSource):
     accumulate: int
     tokenizer: Any = None
     frequencies: np.ndarray | None = None
+    baselines: dict[str, float] | None = None
 
     carried: ClassVar[bool] = True
 
@@ -88,6 +89,7 @@ class Streamed(DataSetSource):
     prefetch: int
     tokenizer: Any = None
     frequencies: np.ndarray | None = None
+    baselines: dict[str, float] | None = None
 
     carried: ClassVar[bool] = True
     data: ClassVar[None] = None
@@ -176,6 +178,7 @@ def continued(
     chance: float,
     tokenizer: Any = None,
     frequencies: np.ndarray | None = None,
+    baselines: dict[str, float] | None = None,
 ) -> Continued:
     """A stream in chunks of `steps` steps."""
     data, _, places = joined(splits, per_step=True)
@@ -190,4 +193,5 @@ def continued(
         accumulate,
         tokenizer,
         frequencies,
+        baselines,
     )

@@ -18,7 +18,7 @@ def main(workdir: Path | None, config: ConfigDict) -> int:
         raise cli.UserError("this config is a comparison; use experiments.compare")
     if workdir is None:
         workdir = Path("runs", f"{config.task.name} {config.label}".replace(" ", "_"))
-    cli.use_cores(config.train.seeds)
+    cli.use_cores(config.train.seeds * config.train.shards)
     from experiments.runs import run_one
 
     sound = run_one(config, workdir)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from seqmodels.data.chance import majority_accuracy
+from seqmodels.data.chance import majority_accuracy, naive_bayes_accuracy
 from seqmodels.data.manual import check_sha256, extract, manual_dir, manual_file, text_lines
 from seqmodels.data.prepare import SPLITS, check_split, prepare, read
 from seqmodels.data.rows import Rows, pack
@@ -80,6 +80,11 @@ class MovieReviews:
     def chance(self, data_dir: str | Path | None = None) -> float:
         """Test accuracy of always answering the training set's more frequent class."""
         return majority_accuracy(self.load("train", data_dir), self.load("test", data_dir))
+
+    def baselines(self, data_dir: str | Path | None = None) -> dict[str, float]:
+        """Test accuracy of naive Bayes on words and pairs of neighbours, which knows no order."""
+        train, test = (self.load(split, data_dir) for split in ("train", "test"))
+        return {"naive_bayes": naive_bayes_accuracy(train, test, VOCABULARY)}
 
     def tokenizer(self, data_dir: str | Path | None = None) -> WordTokenizer:
         """The vocabulary, made of the training part alone."""

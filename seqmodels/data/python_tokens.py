@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from seqmodels.data.chance import majority_accuracy
+from seqmodels.data.chance import majority_accuracy, symbol_accuracy
 from seqmodels.data.prepare import SPLITS, check_split, prepare, read
 from seqmodels.data.rows import Rows, pack
 from seqmodels.data.token_kinds import KINDS, label_bytes
@@ -90,6 +90,14 @@ class PythonTokens:
     def chance(self, data_dir: str | Path | None = None) -> float:
         """Test accuracy, over bytes, of always answering the training set's commonest kind."""
         return majority_accuracy(self.load("train", data_dir), self.load("test", data_dir))
+
+    def baselines(self, data_dir: str | Path | None = None) -> dict[str, float]:
+        """Test accuracy of the commonest kind of each byte: what needs no memory."""
+        return {
+            "each_byte_alone": symbol_accuracy(
+                self.load("train", data_dir), self.load("test", data_dir)
+            )
+        }
 
     def _windows(self, size: int) -> np.ndarray:
         """Where the windows of a file of `size` bytes start."""

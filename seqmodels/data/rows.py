@@ -84,13 +84,14 @@ def as_stream(data: Rows) -> Stream:
 
 
 def chunk(data: Stream, part: Int[Array, "2"], index: Any, batch: int, steps: int) -> Batch:
-    """Chunk `index`, an int32 scalar, of the stream's `part` (first step, number of steps), [batch, steps].
+    """Chunk `index`, an int32 scalar, of a part of the stream, [batch, steps].
 
-    The part is laid out in `batch` rows that follow each other, of equal length but for one step;
-    chunk j holds their steps from j * steps on. What is left of a row in its last chunk is
-    followed by padding. `reset` is set where a row of the data starts, and at the first step of
-    chunk 0, so that a carry brought into a new epoch does not matter. Where the target is the next
-    input, the last step of each of the `batch` rows has none. Works under jit.
+    `part` is (first step, number of steps). It is laid out in `batch` rows that follow each other,
+    of equal length but for one step; chunk j holds their steps from j * steps on. What is left of
+    a row in its last chunk is followed by padding. `reset` is set where a row of the data starts,
+    and at the first step of chunk 0, so that a carry brought into a new epoch does not matter.
+    Where the target is the next input, the last step of each of the `batch` rows has none. Works
+    under jit.
     """
     first, size = part[0], part[1]
     row = jnp.arange(batch, dtype=jnp.int32)[:, None]

@@ -17,6 +17,7 @@ class SequenceClassifier(nn.Module):
     embed     None where inputs are numbers already
     readout   "last", "first", "mean" or "max"
     dropout   on the readout vector, before the head
+    input_dropout  on what the stack reads, a fresh mask each step
 
     Raises ValueError for another readout or a dropout that is no probability.
     """
@@ -26,13 +27,16 @@ class SequenceClassifier(nn.Module):
     embed: Embed | None = None
     readout: str = "last"
     dropout: float = 0.0
+    input_dropout: float = 0.0
 
     def setup(self):
         if self.readout not in READOUTS:
             raise ValueError(f"readout={self.readout!r} is not one of {[*READOUTS]}")
         check_rate("dropout", self.dropout)
+        check_rate("input_dropout", self.input_dropout)
         self.head = nn.Dense(self.outputs, kernel_init=initializers.glorot_uniform)
         self.drop = nn.Dropout(self.dropout)
+        self.drop_inputs = nn.Dropout(self.input_dropout)
 
     def __call__(
         self,
@@ -45,6 +49,7 @@ class SequenceClassifier(nn.Module):
     ) -> tuple[jax.Array, Carry]:
         """Inputs [B, T, E], or ids [B, T] with `embed` -> (outputs [B, V or O], final carry)."""
         x = x if self.embed is None else self.embed(x)
+        x = self.drop_inputs(x, deterministic=not train)
         y, carry = self.stack(x, carry, mask=mask, reset=reset, train=train)
         mask = jnp.ones(y.shape[:2], bool) if mask is None else mask
         vector = READOUTS[self.readout](y, self.stack.summary(carry), mask)

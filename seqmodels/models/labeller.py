@@ -17,6 +17,7 @@ class SequenceLabeller(nn.Module):
     outputs   classes V (logits come out) or regression outputs O
     embed     None where inputs are numbers already
     dropout   on the stack's output, before the head, a fresh mask each step
+    input_dropout  on what the stack reads, likewise
     start     of the head's bias, one number for each output; None: zeros
     tied      the head's kernel is the embedding (Press & Wolf 2017, arXiv:1608.05859), so inputs
               and outputs are the same ids, and the stack is as wide as the embedding
@@ -29,11 +30,13 @@ class SequenceLabeller(nn.Module):
     outputs: int
     embed: Embed | None = None
     dropout: float = 0.0
+    input_dropout: float = 0.0
     start: tuple[float, ...] | None = None
     tied: bool = False
 
     def setup(self):
         check_rate("dropout", self.dropout)
+        check_rate("input_dropout", self.input_dropout)
         if self.tied:
             ids = None if self.embed is None else self.embed.vocabulary
             if ids != self.outputs:
@@ -44,6 +47,7 @@ class SequenceLabeller(nn.Module):
                 self.outputs, kernel_init=initializers.glorot_uniform, bias_init=self._start
             )
         self.drop = nn.Dropout(self.dropout)
+        self.drop_inputs = nn.Dropout(self.input_dropout)
 
     def _start(self, key: Key, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
         if self.start is None:
@@ -61,6 +65,7 @@ class SequenceLabeller(nn.Module):
     ) -> tuple[jax.Array, Carry]:
         """Inputs [B, T, E], or ids [B, T] with `embed` -> (outputs [B, T, V or O], final carry)."""
         x = x if self.embed is None else self.embed(x)
+        x = self.drop_inputs(x, deterministic=not train)
         y, carry = self.stack(x, carry, mask=mask, reset=reset, train=train)
         y = self.drop(y, deterministic=not train)
         if not self.tied:

@@ -4,16 +4,23 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from seqmodels.types import Batch
 
-def seed_mesh(seeds: int) -> Mesh:
-    """A mesh over ("seed", "data"): as many of this process's devices as there are seeds."""
-    devices = jax.local_devices()[: max(1, seeds)]
-    shape = (len(devices), 1)
-    return Mesh(np.reshape(devices, shape), ("seed", "data"), axis_types=(AxisType.Auto,) * 2)
+
+def seed_mesh(seeds: int, shards: int = 1) -> Mesh:
+    """A mesh over ("seed", "data") of this process's devices: at most `shards` of them share each
+    batch, and at most one such group stands for each seed."""
+    devices = jax.local_devices()
+    data = min(max(1, shards), len(devices))
+    seed = min(max(1, seeds), len(devices) // data)
+    shape = (seed, data)
+    chosen = np.reshape(devices[: seed * data], shape)
+    return Mesh(chosen, ("seed", "data"), axis_types=(AxisType.Auto,) * 2)
 
 
 def padded(seeds: int, mesh: Mesh) -> int:
@@ -21,16 +28,20 @@ def padded(seeds: int, mesh: Mesh) -> int:
     return -(-seeds // mesh.shape["seed"]) * mesh.shape["seed"]
 
 
+def by_seed(mesh: Mesh) -> NamedSharding:
+    """Where leaves with a leading seed axis live."""
+    return NamedSharding(mesh, P("seed"))
+
+
 def shard(tree: Any, mesh: Mesh) -> Any:
     """Puts leaves with a leading seed axis on their devices."""
-    return jax.device_put(tree, NamedSharding(mesh, P("seed")))
+    return jax.device_put(tree, by_seed(mesh))
 
 
 def typed(tree: Any, mesh: Mesh) -> Any:
     """Shapes of leaves with a leading seed axis, with the sharding that `shard` gives them."""
-    sharding = NamedSharding(mesh, P("seed"))
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=by_seed(mesh)), tree
     )
 
 
@@ -56,8 +67,36 @@ def for_each_seed(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any
 
     def mapped(shared, *own):
         specs = (P(), *(P("seed") for _ in own))
+        # The axis "data" is left to the compiler, which places the sums over rows outside loops.
         return jax.shard_map(
-            local, mesh=mesh, in_specs=specs, out_specs=P("seed"), check_vma=False
+            local,
+            mesh=mesh,
+            in_specs=specs,
+            out_specs=P("seed"),
+            check_vma=False,
+            axis_names={"seed", "data"} if mesh.shape["data"] == 1 else {"seed"},
         )(shared, *own)
 
     return mapped
+
+
+def over_devices(draw: Callable[..., Batch], mesh: Mesh) -> Callable[..., Batch]:
+    """`draw` with the rows of each batch spread over the mesh's axis "data".
+
+    Rows that do not divide are followed by masked ones without weight. All draws, dropout's too,
+    are those of one device; only the order of sums differs.
+    """
+    devices = mesh.shape["data"]
+    if devices == 1:
+        return draw
+
+    def spread(leaf):
+        here = NamedSharding(jax.sharding.get_abstract_mesh(), P("data"))
+        return jax.lax.with_sharding_constraint(pad_rows(leaf, devices), here)
+
+    return lambda *args: jax.tree.map(spread, draw(*args))
+
+
+def pad_rows(leaf: jax.Array, multiple: int) -> jax.Array:
+    """`leaf` [B, ...] with zeros up to a multiple of so many rows."""
+    return jnp.pad(leaf, [(0, -leaf.shape[0] % multiple)] + [(0, 0)] * (leaf.ndim - 1))

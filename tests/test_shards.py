@@ -1,0 +1,101 @@
+"""A batch shared by devices: the same draws, the same update, whatever their number."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from seqmodels import optim
+from seqmodels.cells import LSTM
+from seqmodels.data.order import Order
+from seqmodels.layers import Embed, Stack
+from seqmodels.losses import cross_entropy
+from seqmodels.models import SequenceLabeller
+from seqmodels.training import seeds as parallel
+from seqmodels.training.state import init_state
+from seqmodels.training.step import Learner, train_steps
+from seqmodels.types import Batch
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")  # optax mixes dtypes inside adam
+STEPS, SYMBOLS = 6, 7
+RNG = np.random.default_rng(0)
+MODEL = SequenceLabeller(Stack((LSTM(4),)), SYMBOLS, Embed(SYMBOLS, 3))
+
+
+def ragged(rows):
+    """Batches [2, rows, STEPS] of rows of all lengths, an empty one among them, with resets."""
+    ids = RNG.integers(1, SYMBOLS, size=(2, rows, STEPS)).astype(np.int32)
+    lengths = np.stack([RNG.permutation(rows) % (STEPS + 1) for _ in range(2)])
+    mask = np.arange(STEPS) < lengths[..., None]
+    reset = RNG.random((2, rows, STEPS)) < 0.2
+    return Batch(ids, ids[..., ::-1].copy(), mask, mask.astype(np.float32), reset)
+
+
+def learner(**settings):
+    model = MODEL.clone(dropout=0.3)
+    defaults = {"optimizer": optim.make("adam", 0.01, clip=0.05), "loss": cross_entropy}
+    return Learner(model=model, metric=cross_entropy, clip=0.05, **defaults | settings)
+
+
+def two_updates(net, batches, shards, carried=False):
+    """One seed's state and sums after two updates, with each batch on `shards` devices."""
+    mesh = parallel.seed_mesh(1, shards)
+    assert mesh.shape["data"] == shards
+    rows = batches.inputs.shape[1]
+    inputs, mask = (
+        parallel.pad_rows(jnp.asarray(leaf[0]), shards) for leaf in (batches.inputs, batches.mask)
+    )
+
+    def initial(shared, seed):
+        return init_state(net, jax.random.key(seed), inputs, mask, carried)
+
+    def train(shared, state):
+        def draw(key, ids, data):
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[ids], batches)
+
+        draw = parallel.over_devices(draw, mesh)
+        ids = jnp.arange(2, dtype=jnp.int32)[:, None]
+        return train_steps(net, draw, state, jnp.int32(2), ids, None)
+
+    jit = functools.partial(jax.jit, out_shardings=parallel.by_seed(mesh))
+    state = jit(parallel.for_each_seed(initial, mesh))((), jnp.zeros(1, jnp.int32))
+    state, sums = jit(parallel.for_each_seed(train, mesh))((), state)
+    carry = jax.tree.map(lambda leaf: leaf[:, :rows], state.carry)
+    return jax.device_get((state.params, state.opt_state, carry, sums))
+
+
+@pytest.mark.parametrize("rows", [6, 5], ids=["divides", "does not divide"])
+@pytest.mark.parametrize("carried", [False, True], ids=["rows", "stream"])
+def test_O02_O04_one_update_is_the_same_on_two_devices(rows, carried):
+    """Lengths and resets travel with their rows, dropout draws the same masks, and clipping sees
+    the whole gradient."""
+    batches = ragged(rows)
+    one, two = (two_updates(learner(), batches, shards, carried) for shards in (1, 2))
+    names = {"slots", "h_norm", "c_norm"}  # which count the rows that fill up
+    for sums in (one[3], two[3]):
+        assert sums["clipped"].item() == 2
+        for name in names:
+            del sums[name]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), one, two)
+
+
+def test_O02_clipping_acts_on_the_reduced_gradient():
+    """Gradients [2, 0] and [0, 2] on two devices: (1, 1), clipped to length 1 as a whole."""
+    clip = optim.clip_by_global_norm(1.0)
+    mean = {"w": jnp.array([1.0, 1.0])}
+    clipped, _ = clip.update(mean, clip.init(mean))
+    np.testing.assert_allclose(clipped["w"], np.sqrt(0.5), rtol=1e-6)
+
+
+def test_O03_shares_of_145_rows_make_the_same_number_of_steps():
+    """Three processes that each take their third of every batch of 48: none runs out first."""
+    order = Order({5: np.arange(145)}, 48)
+    seen = [[], [], []]
+    for step in range(order.per_epoch):
+        for process, share in enumerate(np.split(order.ids(0, step), 3)):
+            assert len(share) == 16  # filled with rows that are not there
+            seen[process].extend(share[share >= 0].tolist())
+    assert order.per_epoch == 4
+    assert sorted(sum(seen, [])) == list(range(145))
