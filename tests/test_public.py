@@ -292,7 +292,7 @@ def test_what_is_not_prepared_is_one_line_with_the_way_to_prepare_it(tmp_path):
     assert f"{tmp_path}/glue/sst2/2.0.0" in message and "\n" not in message
     assert message.endswith(
         "pip install 'seqmodels[prepare]', then: tfds build glue/sst2 "
-        f"--file_format=array_record --data_dir='{tmp_path}'"
+        f"--file_format=array_record --data_dir={tmp_path}"
     )
     with pytest.raises(OSError, match="^speech_commands needs TensorFlow even to be read"):
         Public("speech_commands").load("train", tmp_path)

@@ -8,6 +8,7 @@ exception: TFDS does not even open such a set without TensorFlow.
 import functools
 import importlib
 import importlib.util
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +162,9 @@ class Public:
             rows.append(to_steps(example))
             total += len(rows[-1]) + 1  # a border
             if total > MOST_STEPS:
-                raise ValueError(f"{self.set} has over {MOST_STEPS} steps in {split}; set max_examples")
+                raise ValueError(
+                    f"{self.set} has over {MOST_STEPS} steps in {split}; set max_examples"
+                )
             if source.kind != "language":
                 labels.append(example["label"])
         if source.kind == "language":
@@ -219,7 +222,7 @@ class Public:
         except NotImplementedError as error:
             raise OSError(
                 f"{self.set} is stored in {builder.data_dir} in a format without random access; "
-                f"prepare it anew: {_how(self.set, 'elsewhere')}"
+                f"prepare it anew: {_how(self.set, 'ANOTHER')}"
             ) from error
 
     def _official(self, split: str) -> tuple[str, bool]:
@@ -290,5 +293,5 @@ def _builder(name: str, data_dir: str | Path | None) -> "DatasetBuilder":
 def _how(name: str, directory: str) -> str:
     return (
         f"pip install 'seqmodels[prepare]', then: tfds build {name} --file_format=array_record "
-        f"--data_dir={directory!r}"
+        f"--data_dir={shlex.quote(directory)}"
     )

@@ -67,7 +67,8 @@ class TextFiles:
         if self.encoding not in (None, "utf-8"):
             raise ValueError(f"encoding is {self.encoding!r}; allowed: None, 'utf-8'")
 
-    def tokenizer(self) -> ByteTokenizer:
+    def tokenizer(self, data_dir: str | Path | None = None) -> ByteTokenizer:
+        """That of all files; here and in `chance`, `data_dir` is without meaning."""
         return ByteTokenizer()
 
     def size(self, split: str) -> int:
@@ -90,6 +91,11 @@ class TextFiles:
             for file in files:
                 _check_utf8(file)
         return files
+
+    @cached_property
+    def _ends(self) -> Int[np.ndarray, "files"]:
+        """Of each file in the stream of all, behind its last byte."""
+        return np.cumsum([file.size for file in self.files])
 
     def chunk(self, split: str, index: int, batch: int, steps: int) -> Batch:
         """Chunk `index` of a split, NumPy arrays [batch, steps]: what `rows.chunk` would give.
@@ -129,7 +135,7 @@ class TextFiles:
             reset=mask & (new | (at == first)) | (time == 0),
         )
 
-    def chance(self) -> float:
+    def chance(self, data_dir: str | Path | None = None) -> float:
         """Bits per byte on test from the frequencies in train; reads both through."""
         return unigram_bits(self._counts("train"), self._counts("test"))
 
@@ -150,9 +156,8 @@ class TextFiles:
         self, at: Int[np.ndarray, "*n"], wanted: Bool[np.ndarray, "*n"]
     ) -> tuple[UInt8[np.ndarray, "*n"], Int[np.ndarray, "*n"]]:
         """The bytes at places in the stream, 0 unless wanted, and where their files start."""
-        ends = np.cumsum([file.size for file in self.files])
-        starts = np.append(0, ends)  # the last one of what lies behind all files
-        number = np.searchsorted(ends, at, side="right")
+        starts = np.append(0, self._ends)  # the last one of what lies behind all files
+        number = np.searchsorted(self._ends, at, side="right")
         values = np.zeros(at.shape, np.uint8)
         for one in np.unique(number[wanted]):
             here = wanted & (number == one)
@@ -161,7 +166,7 @@ class TextFiles:
 
     def _range(self, split: str) -> tuple[int, int]:
         check_split(split)
-        total = sum(file.size for file in self.files)
+        total = int(self._ends[-1])
         bounds = (0, total * TRAIN_END // 100, total * VALID_END // 100, total)
         begin, end = bounds[SPLITS.index(split) :][:2]
         return begin, end
