@@ -259,10 +259,16 @@ def _text(value: str | float | None) -> str:
 
 
 def _task_name(task: Row, others: list[Row]) -> str:
-    """ "adding", or "adding length=400" where a comparison has the task in several forms."""
-    same = [other for other in others if other["name"] == task["name"]]
+    """ "adding", or "adding length=400" where a comparison has the task in several forms; a set of
+    data sets has the name of the one."""
+    name = _name(task)
+    same = [other for other in others if _name(other) == name]
     differing = [key for key in task if any(other.get(key) != task[key] for other in same)]
-    return " ".join([task["name"], *(f"{key}={task[key]}" for key in differing)])
+    return " ".join([name, *(f"{key}={task[key]}" for key in differing)])
+
+
+def _name(task: Row) -> str:
+    return task.get("set", task["name"])
 
 
 def _rank(arm: Arm) -> tuple[int, ...]:
