@@ -35,6 +35,7 @@ class Checkpoints:
     seconds  least time between two saves; 0: at every call border
     keep     how many of the newest stay, besides the best
     higher   whether a higher score is better
+    reading  nothing is written or tidied up: another process may be at work here
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Checkpoints:
         seconds: float = 0.0,
         keep: int = 1,
         higher: bool = True,
+        reading: bool = False,
     ):
         import orbax.checkpoint as ocp
         from orbax.checkpoint import checkpoint_managers as policies
@@ -72,7 +74,8 @@ class Checkpoints:
                     save_decision_policy=pause if seconds else policies.FixedIntervalPolicy(1),
                     # Best alone could remove the newest, and with it the way to go on.
                     preservation_policy=policies.AnyPreservationPolicy([newest, best]),
-                    cleanup_tmp_directories=True,
+                    cleanup_tmp_directories=not reading,
+                    read_only=reading,
                 ),
             )
         except OSError as error:
@@ -181,9 +184,10 @@ def place(workdir: Path, seeds: tuple[int, ...]) -> Path:
 
 
 def groups(workdir: Path) -> list[tuple[int, ...]]:
-    """The groups of seeds that have a folder, in the order of their seeds."""
-    found = (workdir / FOLDER).glob("seeds_*")
-    return sorted(tuple(int(seed) for seed in path.name.split("_")[1:]) for path in found)
+    """The groups of seeds that have a checkpoint, in the order of their seeds."""
+    steps = (workdir / FOLDER).glob("seeds_*/[0-9]*")
+    found = {path.parent.name for path in steps}
+    return sorted(tuple(int(seed) for seed in name.split("_")[1:]) for name in found)
 
 
 def flatten(state: Any) -> tuple[dict[str, np.ndarray], str]:

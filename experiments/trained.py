@@ -52,7 +52,7 @@ def read_params(workdir: Path, config: ConfigDict, seed: int | None) -> tuple[Ro
     group = there[0]
     seed = group[0] if seed is None else seed
     plain = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-    saved = Checkpoints(workdir, group, without_seeds(plain))
+    saved = Checkpoints(workdir, group, without_seeds(plain), reading=True)
     step = saved.newest()
     if step is None:
         raise UserError(f"{saved.directory} has no checkpoint yet")

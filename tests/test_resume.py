@@ -76,7 +76,7 @@ def newest(workdir):
     found = {}
     config = runs.without_seeds(json.loads((workdir / "config.json").read_text()))
     for seeds in checkpoint.groups(workdir):
-        saved = Checkpoints(workdir, seeds, config)
+        saved = Checkpoints(workdir, seeds, config, reading=True)
         found[seeds] = saved.read(saved.newest())
         saved.close()
     return found
@@ -229,6 +229,20 @@ def test_I03_seeds_saved_on_two_devices_restore_on_one(sources, whole, tmp_path,
         rows_of(tmp_path / "run", "final"), rows_of(whole / "drawn", "final"), strict=True
     ):
         assert mine["score"] == pytest.approx(other["score"], rel=1e-4)
+
+
+def test_D03_diverged_run_keeps_its_last_good_parameters(sources, tmp_path):
+    """Three bad steps in a row: each is skipped, then the seed stops; nothing bad is saved."""
+    config = drawn(sources)
+    config.model.update({"cell": "rnn", "activation": "relu", "gate_bias": None})
+    config.optimizer.update({"name": "sgd", "learning_rate": 1e30, "clip": None})
+    config.train.max_bad_steps = 3
+    assert not run_one(config, tmp_path / "run")
+    for row in rows_of(tmp_path / "run", "final"):
+        assert row["status"] == "diverged" and row["step"] < 12
+    ((leaves, _),) = newest(tmp_path / "run").values()
+    assert leaves["bad_steps"].tolist() == [3, 3]
+    assert all(np.isfinite(leaf).all() for name, leaf in leaves.items() if "params" in name)
 
 
 # Real processes and real signals.
