@@ -1,7 +1,7 @@
 """Scores of a trained run in groups of like length, with how much was scored in each."""
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,8 @@ from seqmodels.metrics import mean, perplexity
 from seqmodels.training.state import empty_carry, stream
 from seqmodels.training.step import eval_steps
 
-Group = tuple[str, int, list[Part]]  # name, rows, and the batches that hold them
+# Name, rows, and the batches that hold them, anew at each call: a stream may be too large to keep.
+Group = tuple[str, int, Callable[[], Iterable[Part]]]
 
 
 def evaluate(
@@ -33,7 +34,8 @@ def evaluate(
     seed: int | None = None,
 ) -> list[Row]:
     """One row a seed and group: seed, step (of the checkpoint), split, length (its name), rows,
-    weight (what was scored), loss, score, metric, chance, and perplexity for cross entropy.
+    weight (what was scored), loss, score, metric, chance, and perplexity for cross entropy. Where
+    nothing was scored, as in rows of one symbol, loss, score and perplexity are None.
 
     Raises UserError for a directory without a trained run, or an option that does not apply.
     """
@@ -47,7 +49,8 @@ def evaluate(
         params, _, step = read_params(workdir, config, one)
         key = stream(jax.random.key(one), "test", 0)
         for name, count, parts in groups:
-            sums = _sums(run, params, key, parts)
+            sums = _sums(run, params, key, parts())
+            scored = sums["weight"] > 0
             row = {
                 "seed": one,
                 "step": step,
@@ -55,13 +58,13 @@ def evaluate(
                 "length": name,
                 "rows": count,
                 "weight": sums["weight"],
-                "loss": mean(sums["loss"], sums["weight"]),
-                "score": mean(sums["metric"], sums["weight"]),
+                "loss": mean(sums["loss"], sums["weight"]) if scored else None,
+                "score": mean(sums["metric"], sums["weight"]) if scored else None,
                 "metric": run.metric,
                 "chance": run.source.chance(int(name) if isinstance(run.source, Drawn) else None),
             }
             if run.source.spec.loss == "cross_entropy":
-                row["perplexity"] = perplexity(sums["loss"], sums["weight"])
+                row["perplexity"] = perplexity(sums["loss"], sums["weight"]) if scored else None
             found.append(row)
     return found
 
@@ -91,9 +94,9 @@ def _groups(
             raise UserError(f"--split={split} is for data sets; {run.task} draws fresh rows")
         for length in lengths or source.lengths:
             with blame("--lengths"):
-                parts = list(source.parts("test", length))
-                parts[0].shape[0].steps(length)
-            yield str(length), source.eval_batch * parts[0].batches, parts
+                (part,) = source.parts("test", length)
+                part.shape[0].steps(length)
+            yield str(length), source.eval_batch * part.batches, partial(source.parts, "test", length)
     elif isinstance(source, Resident):
         rows = np.concatenate([*source.splits[split].values()])
         real = np.asarray(source.data.lengths)[rows]
@@ -102,12 +105,13 @@ def _groups(
             grouped = by_length(rows, real, widths or tuple(2**n for n in range(top + 1)))
         for width, ids in grouped.items():
             batches = in_order(ids, source.eval_batch)
-            yield f"up to {width}", len(ids), [Part(width, len(batches), batches)]
+            part = Part(width, len(batches), batches)
+            yield f"up to {width}", len(ids), partial(tuple, [part])
     else:
-        yield "all", source.eval_batch, list(source.parts(split))
+        yield "all", source.eval_batch, partial(source.parts, split)
 
 
-def _sums(run: Run, params: Any, key: jax.Array, parts: list[Part]) -> dict[str, float]:
+def _sums(run: Run, params: Any, key: jax.Array, parts: Iterable[Part]) -> dict[str, float]:
     carry, total = None, {"loss": 0.0, "metric": 0.0, "weight": 0.0}
     for part in parts:
         draw = run.source.eval_draw(part.shape)
@@ -123,10 +127,10 @@ def _sums(run: Run, params: Any, key: jax.Array, parts: list[Part]) -> dict[str,
     return total
 
 
-@functools.lru_cache(maxsize=32)
+@lru_cache(maxsize=32)
 def _program(learner: Any, source: Any, shape: Any) -> Any:
     """Traced once for each shape; another seed's parameters fit as well."""
-    return jax.jit(functools.partial(eval_steps, learner, source.eval_draw(shape)))
+    return jax.jit(partial(eval_steps, learner, source.eval_draw(shape)))
 
 
 def _text(value: Any) -> str:
