@@ -5,11 +5,14 @@
 
 Tasks are drawn anew at each of --lengths; rows of a data set are grouped by --widths; a stream is
 evaluated as a whole. Scores are means over what was scored, and their count stands beside them. The
-same rows are written to evaluation.jsonl. Exit status: 0, or 2 for a mistake in the command.
+same rows are written to evaluation.jsonl, null for what is not finite. Exit status: 0, or 2 for a
+mistake in the command.
 """
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 from experiments import cli
 
@@ -22,6 +25,7 @@ OPTIONS = {
 
 
 def main(workdir: Path, split: str, lengths: str, widths: str, run_seed: int | None) -> int:
+    from experiments.errors import blame
     from experiments.evaluation import evaluate, show
     from experiments.results import write_file
 
@@ -33,9 +37,17 @@ def main(workdir: Path, split: str, lengths: str, widths: str, run_seed: int | N
         seed=run_seed,
     )
     show(rows)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    write_file(workdir / "evaluation.jsonl", text)
+    text = "".join(json.dumps(_finite(row), allow_nan=False) + "\n" for row in rows)
+    with blame(f"--workdir={workdir}"):
+        write_file(workdir / "evaluation.jsonl", text)
     return 0
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
 
 
 def _numbers(flag: str, text: str) -> tuple[int, ...]:

@@ -96,13 +96,14 @@ def _groups(
             with blame("--lengths"):
                 (part,) = source.parts("test", length)
                 part.shape[0].steps(length)
-            yield str(length), source.eval_batch * part.batches, partial(source.parts, "test", length)
+            rows = source.eval_batch * part.batches
+            yield str(length), rows, partial(source.parts, "test", length)
     elif isinstance(source, Resident):
-        rows = np.concatenate([*source.splits[split].values()])
-        real = np.asarray(source.data.lengths)[rows]
+        every = np.concatenate([*source.splits[split].values()])
+        real = np.asarray(source.data.lengths)[every]
         top = int(np.ceil(np.log2(real.max())))
         with blame("--widths"):
-            grouped = by_length(rows, real, widths or tuple(2**n for n in range(top + 1)))
+            grouped = by_length(every, real, widths or tuple(2**n for n in range(top + 1)))
         for width, ids in grouped.items():
             batches = in_order(ids, source.eval_batch)
             part = Part(width, len(batches), batches)

@@ -7,6 +7,7 @@ a mistake in the command, with one line.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -38,11 +39,13 @@ def main(
 
     from experiments.build import build_model
     from experiments.runs import TOKENIZER
-    from experiments.trained import read_config, read_params
+    from experiments.trained import of_this_version, read_config, read_params
     from experiments.writing import stream_text
     from seqmodels.data.tokenizers import load_tokenizer
     from seqmodels.types import Spec
 
+    if not 0 <= seed < 2**32:
+        raise UserError(f"--seed={seed} must be at least 0 and below 2**32")
     config = read_config(workdir)
     path = workdir / TOKENIZER
     if not path.exists():
@@ -51,9 +54,14 @@ def main(
         tokenizer = load_tokenizer(json.loads(path.read_text(encoding="utf-8")))
     size = tokenizer.size
     spec = Spec(size, True, size, True, "cross_entropy", "bits")
-    model = build_model(config.model, spec)
-    params, _, _ = read_params(workdir, config, run_seed)
-    with blame("error"):
+    with of_this_version(workdir):
+        if config.model.readout is not None:
+            raise UserError(f"--workdir={workdir} is no run of a language model: it has a readout")
+        model = build_model(config.model, spec)
+        params, _, _ = read_params(workdir, config, run_seed)
+    with blame("--prompt"):
+        tokenizer.encode(prompt)
+    try:
         written = stream_text(
             model,
             params,
@@ -66,7 +74,13 @@ def main(
             top_p,
             _write,
         )
-    print()
+        print()
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ValueError as error:
+        field = "--" if str(error).split("=")[0] in OPTIONS else f"--workdir={workdir}: "
+        raise UserError(f"{field}{error}") from error
     if not written.ended:
         print(f"(cut after --length={length} symbols)", file=sys.stderr)
     return 0

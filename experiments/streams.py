@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 import numpy as np
 
+from experiments.errors import blame
 from experiments.sources import DataSetSource, Part, joined
 from seqmodels.data.rows import Rows, Stream, as_stream, chunk, chunks
 from seqmodels.data.streamed import batches
@@ -110,12 +111,8 @@ class Streamed(DataSetSource):
     def ids(self, seed: int, start: int, stop: int) -> Batch:
         """The chunks themselves, the same for every seed."""
         if self._last is None or self._last[0] != (start, stop):
-            if self._next != start * self.accumulate:
-                self._open(start)
-            assert self._reading is not None
-            count = (stop - start) * self.accumulate
-            found = [next(self._reading) for _ in range(count)]
-            self._next += count
+            with blame("config.task"):
+                found = self._read(start * self.accumulate, stop * self.accumulate)
             self._last = (
                 (start, stop),
                 jax.tree.map(
@@ -125,17 +122,19 @@ class Streamed(DataSetSource):
             )
         return self._last[1]
 
-    def _open(self, start: int) -> None:
-        if isinstance(self._reading, Generator):
-            self._reading.close()
+    def _read(self, start: int, stop: int) -> list[Batch]:
+        """Chunks start..stop-1 since training began."""
         sizes = (self.batch, self.steps, self.accumulate, self.per_epoch)
-        self._next = start * self.accumulate
-        self._reading = batches(
-            partial(read_chunk, self.dataset, *sizes),
-            self._next,
-            workers=self.workers,
-            prefetch=self.prefetch,
-        )
+        read = partial(read_chunk, self.dataset, *sizes)
+        if stop == self.accumulate:  # also asked for to learn the shapes; no worker starts for that
+            return [read(number) for number in range(start, stop)]
+        if self._next != start:
+            if isinstance(self._reading, Generator):
+                self._reading.close()
+            self._reading = batches(read, start, workers=self.workers, prefetch=self.prefetch)
+        assert self._reading is not None
+        self._next = stop
+        return [next(self._reading) for _ in range(start, stop)]
 
     def draw(self, shape: None) -> Draw:
         return lambda key, ids, data: ids
@@ -145,10 +144,11 @@ class Streamed(DataSetSource):
     def parts(self, split: str, length: int | None = None) -> Iterator[Part]:
         total = chunks(self.dataset.size(split), self.eval_batch, self.steps)
         for first in range(0, total, EVAL_CHUNKS):
-            found = [
-                self.dataset.chunk(split, i, self.eval_batch, self.steps)
-                for i in range(first, first + EVAL_CHUNKS)  # those beyond the end are padding
-            ]
+            with blame("config.task"):
+                found = [
+                    self.dataset.chunk(split, i, self.eval_batch, self.steps)
+                    for i in range(first, first + EVAL_CHUNKS)  # those beyond the end are padding
+                ]
             ids = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
             yield Part(None, min(EVAL_CHUNKS, total - first), ids)
 

@@ -44,7 +44,7 @@ def of_this_version(workdir: Path) -> Iterator[None]:
     try:
         yield
     except (AttributeError, KeyError, TypeError) as error:  # as ConfigDict and optimizers do
-        text = str(error.args[0] if error.args else error).splitlines()[0].strip("\"")
+        text = str(error.args[0] if error.args else error).splitlines()[0].strip('"')
         raise UserError(
             f"{workdir}/config.json was written by another version ({type(error).__name__}: "
             f"{text}); train it again with this one"

@@ -8,6 +8,7 @@ import numpy as np
 
 from seqmodels.data.tokenizers import BORDER, Tokenizer
 from seqmodels.generation import GenState, advance, start
+from seqmodels.generation.symbols import check_settings
 from seqmodels.types import Key, Params
 
 
@@ -49,6 +50,7 @@ def stream_text(
     """
     if length < 0:
         raise ValueError(f"length={length} must be at least 0 symbols")
+    check_settings(temperature=temperature, top_k=top_k, top_p=top_p)  # before anything is written
     read = np.concatenate([[BORDER], tokenizer.encode(prompt)]).astype(np.int32)
     state = start(model, params, read[None, :], key)
     outputs = state.logits.shape[-1]

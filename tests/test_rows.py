@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from seqmodels import optim
 from seqmodels.cells import RNN
 from seqmodels.data.order import Order, by_length, in_order
-from seqmodels.data.rows import NO_ROW, Rows, as_stream, chunk, chunks, pack, take
+from seqmodels.data.rows import (
+    NO_ROW,
+    Rows,
+    as_stream,
+    chunk,
+    chunks,
+    lengths_to,
+    pack,
+    take,
+)
 from seqmodels.layers import Stack
 from seqmodels.losses import cross_entropy
 from seqmodels.metrics import accuracy, mean
@@ -72,6 +81,11 @@ def test_take_multiplies_weights_and_widens_features():
     batch = take(rows, np.array([1, 0], np.int32), 2, per_step=True)
     assert batch.inputs.dtype == jnp.float32 and batch.inputs[0, 1].tolist() == [2.0] * 3
     assert batch.weights.tolist() == [[0.0, 2.0], [0.5, 0.0]]
+
+
+def test_J07_length_ends_with_the_first_end_mark():
+    ids = np.array([[5, 6, 1, 0], [5, 6, 7, 8], [1, 0, 0, 0], [5, 1, 6, 1]])
+    assert lengths_to(ids, end=1).tolist() == [3, 4, 1, 2]
 
 
 # Streams.

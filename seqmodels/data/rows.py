@@ -50,6 +50,13 @@ def pack(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.concatenate(rows), (np.cumsum(lengths) - lengths).astype(np.int32), lengths
 
 
+def lengths_to(ids: Int[np.ndarray, "N T"], end: int) -> Int[np.ndarray, "N"]:
+    """Steps of each row up to and including its first `end`; T where it has none."""
+    there = ids == end
+    first = there.argmax(axis=1)  # 0 for a row without one, too
+    return np.where(there.any(axis=1), first + 1, ids.shape[1])
+
+
 def take(data: Rows, ids: Int[Array, "B"], width: int, per_step: bool) -> Batch:
     """Rows `ids` as a batch of `width` steps; NO_ROW gives a row without real steps or weight.
 
