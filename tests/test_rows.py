@@ -164,7 +164,7 @@ def test_J02_L01_every_example_counts_once_whatever_the_batch_size(size):
     labels = np.array([1, 1, 0, 1, 1, 2, 1, 1, 0, 1], np.int32)
     data = Rows(np.zeros((20, 1)), labels, np.arange(0, 20, 2), np.full(10, 2, np.int32))
     ids = in_order(np.arange(10), size)
-    sums = eval_steps(
+    sums, _ = eval_steps(
         net,
         lambda key, ids, data: take(data, ids, 2, per_step=False),
         params,
