@@ -43,7 +43,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.model.gate_bias = placeholder(float)  # start of the forget or keep gate; lstm, gru
     config.model.gate_bias = 1.0 if gated else None
     config.model.chrono_length = placeholder(int)  # T of the chrono start, instead of gate_bias
-    config.model.dtype = "float32"  # of the matrix products: float32, bfloat16, float16
+    config.model.dtype = "float32"  # of the forward products' operands: float32, bfloat16
 
     config.optimizer = ConfigDict()
     config.optimizer.name = "adam"  # adam, adamw, rmsprop, sgd

@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.build_source import build_source
-from experiments.errors import UserError, at_least, blame, one_of
+from experiments.errors import UserError, at_least, blame, finite, one_of
 from experiments.sources import Source, example, zeros
 from seqmodels import initializers, optim
 from seqmodels.cells import CELLS, Cell
@@ -32,7 +32,7 @@ INITS = {
     "identity": initializers.identity,
     "uniform_by_width": initializers.uniform_by_width,
 }
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16")
 
 
 class Run(NamedTuple):
@@ -73,12 +73,16 @@ def build(config: ConfigDict) -> Run:
     for field in ("seeds", "steps", "batch", "eval_every", "max_bad_steps", "accumulate", "shards"):
         at_least(f"config.train.{field}", train[field], 1)
     at_least("config.train.seed", train.seed, 0)
+    if train.seed + train.seeds > 2**32:
+        raise UserError(
+            f"config.train.seed={train.seed}: seeds from 2^32 on repeat those below; choose less"
+        )
+    for field in ("weight_noise", "solved"):
+        finite(f"config.train.{field}", train[field])
     at_least("config.train.steps_per_call", train.steps_per_call, 1)
     at_least("config.checkpoint.keep", config.checkpoint.keep, 1)
     at_least("config.checkpoint.seconds", config.checkpoint.seconds, 0.0)
     at_least("config.train.weight_noise", train.weight_noise, 0.0)
-    if not math.isfinite(train.weight_noise):
-        raise UserError(f"config.train.weight_noise={train.weight_noise} must be finite")
     if train.stop_when_solved and train.solved is None:
         raise UserError("config.train.stop_when_solved=True needs a score in config.train.solved")
     if not config.label.strip():
@@ -160,6 +164,8 @@ def build_cell(model: ConfigDict) -> Cell:
     one_of("config.model.init", model.init, INITS)
     one_of("config.model.dtype", model.dtype, DTYPES)
     at_least("config.model.features", model.features, 1)
+    for field in ("gate_bias", "input_stddev"):
+        finite(f"config.model.{field}", model[field])
     gated = model.cell != "rnn"
     settings: dict[str, Any] = {"recurrent_init": INITS[model.init]}
 

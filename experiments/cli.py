@@ -82,7 +82,7 @@ def start(
 
     def run(_: Sequence[str]) -> None:
         logging.set_verbosity(logging.ERROR)  # JAX and orbax tell much that is no news
-        if workdir and not flags.FLAGS.workdir:
+        if flags.FLAGS.workdir == "":
             _refuse("--workdir is empty; give a directory")
         given: list[Any] = [Path(flags.FLAGS.workdir) if flags.FLAGS.workdir else None]
         if config is not None:

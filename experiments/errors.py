@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import math
 from collections.abc import Iterable, Iterator
 
 
@@ -32,3 +33,9 @@ def at_least(field: str, value: float, least: float) -> None:
     """UserError unless value >= least."""
     if not value >= least:
         raise UserError(f"{field}={value} must be at least {least}")
+
+
+def finite(field: str, value: float | None) -> None:
+    """UserError for NaN or an infinity."""
+    if value is not None and not math.isfinite(value):
+        raise UserError(f"{field}={value} must be finite")

@@ -77,11 +77,11 @@ def write_file(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def open_workdir(workdir: Path, config: Row, same: Any) -> None:
+def open_workdir(workdir: Path, config: Row) -> None:
     """Creates the directory and its config.json, or checks that it belongs to this config.
 
-    `same` reduces a config to what must agree. Raises UserError, having written nothing, for a
-    directory of another config or one that cannot be written.
+    Which seeds are run and what is saved may change. Raises UserError, having written nothing, for
+    a directory of another config or one that cannot be written.
     """
     path = workdir / "config.json"
     try:
@@ -90,10 +90,10 @@ def open_workdir(workdir: Path, config: Row, same: Any) -> None:
                 old = json.loads(path.read_text(encoding="utf-8"))
             except ValueError:
                 raise UserError(f"{path} is not JSON; choose another --workdir") from None
-            if same(old) != same(config):
+            if without_seeds(old) != without_seeds(config):
+                where = difference(without_seeds(old), without_seeds(config))
                 raise UserError(
-                    f"--workdir={workdir} holds another config"
-                    f"{difference(same(old), same(config))}; choose another --workdir"
+                    f"--workdir={workdir} holds another config{where}; choose another --workdir"
                 )
         elif workdir.exists() and any(workdir.iterdir()):
             raise UserError(

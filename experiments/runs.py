@@ -24,7 +24,7 @@ TOKENIZER = "tokenizer.json"
 def run_one(config: ConfigDict, workdir: Path) -> bool:
     """Runs the seeds that are not finished. True if no seed of the config diverged."""
     run = build(config)
-    open_workdir(workdir, as_dict(config), without_seeds)
+    open_workdir(workdir, as_dict(config))
     with alone_in(workdir), listening() as stop:
         return _run(run, config, workdir, f"{run.task} {run.label}", stop)
 
@@ -44,9 +44,9 @@ def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
             raise UserError(f"in config.runs.{name}: {error}") from error
     check_sizes(runs, config.match_params)
     plain = as_dict(config)
-    open_workdir(workdir, plain, without_seeds)
+    open_workdir(workdir, plain)
     for name in runs:
-        open_workdir(workdir / name, plain["runs"][name], without_seeds)
+        open_workdir(workdir / name, plain["runs"][name])
 
     outcome = {}
     with alone_in(workdir), listening() as stop:

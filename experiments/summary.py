@@ -268,7 +268,7 @@ def _task_name(task: Row, others: list[Row]) -> str:
 
 
 def _name(task: Row) -> str:
-    return task.get("set", task["name"])
+    return str(task.get("set", task["name"]))
 
 
 def _rank(arm: Arm) -> tuple[int, ...]:

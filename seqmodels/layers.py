@@ -76,10 +76,10 @@ class Recurrent(nn.Module):
 
     def _cell_params(self, in_features: int) -> Params:
         """The cell's own tree, one Flax parameter for each of its top names."""
-        if self.is_initializing():
+        tree = jax.eval_shape(lambda key: self.cell.init(key, in_features), jax.random.key(0))
+        if any(not self.has_variable("params", name) for name in tree):
             tree = self.cell.init(self.make_rng("params"), in_features)
-        else:  # Shapes alone: Flax compares them with what was stored.
-            tree = jax.eval_shape(lambda key: self.cell.init(key, in_features), jax.random.key(0))
+        # Else shapes alone: Flax compares them with what was stored.
 
         def values(_, branch):
             return jax.tree.map(
@@ -109,9 +109,14 @@ class Bidirectional(nn.Module):
     def setup(self):
         if self.merge not in MERGES:
             raise ValueError(f"merge={self.merge!r} is not one of {[*MERGES]}")
-        options = (self.time_major, self.unroll, self.remat, self.implementation)
-        self.forward = Recurrent(self.cell, False, *options)
-        self.backward = Recurrent(self.cell, True, *options)
+        options: dict[str, Any] = {
+            "time_major": self.time_major,
+            "unroll": self.unroll,
+            "remat": self.remat,
+            "implementation": self.implementation,
+        }
+        self.forward = Recurrent(self.cell, **options)
+        self.backward = Recurrent(self.cell, reverse=True, **options)
 
     def __call__(
         self, x: Array, carry: Carry | None = None, **flags: Any
@@ -187,7 +192,7 @@ class Stack(nn.Module):
 class Embed(nn.Module):
     """Vectors for token ids: [B, T] -> [B, T, E].
 
-    The vector of `padding_id` is always zero and gets no gradient; None treats every id alike.
+    An input of `padding_id` reads zeros and passes no gradient; None treats every id alike.
     Padding is never guessed from ids: what counts as a real step is the mask's to say. An id
     outside 0..vocabulary-1 reads NaN, so that it shows.
     """
@@ -208,7 +213,10 @@ class Embed(nn.Module):
         return jnp.where((ids == self.padding_id)[:, :, None], jnp.zeros_like(x), x)
 
     def attend(self, y: Float[Array, "B T E"]) -> Float[Array, "B T V"]:
-        """The product of each y with every vector, for an output that shares them."""
+        """The product of each y with every vector, for an output that shares them.
+
+        Here the vector of `padding_id` is as good as any: it is not an input.
+        """
         return jnp.einsum("bte,ve->btv", y, self.embedding.astype(y.dtype))
 
 

@@ -206,7 +206,6 @@ def _lenient(function):
 
 def _require_known(kind: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-        raise ValueError(
-            f"unknown {kind} {name!r}: did you mean {nearest!r}? Allowed: {', '.join(known)}"
-        )
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown {kind} {name!r}{hint} (allowed: {', '.join(known)})")

@@ -6,6 +6,7 @@ Readouts see real steps only. A row without any reads 0, with a finite gradient.
 from collections.abc import Callable
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Float
 
 from seqmodels.types import Array
@@ -36,8 +37,9 @@ def mean(
     y: Float[Array, "B T H"], final: Float[Array, "B H"], mask: Bool[Array, "B T"]
 ) -> Float[Array, "B H"]:
     """The mean of y over real steps (y is 0 elsewhere)."""
-    steps = jnp.sum(mask, axis=1, dtype=jnp.int32)
-    return jnp.sum(y, axis=1) / jnp.maximum(steps, 1)[:, None].astype(y.dtype)
+    steps = jnp.maximum(jnp.sum(mask, axis=1, dtype=jnp.int32), 1)
+    wide = y.astype(np.promote_types(y.dtype, np.float32))  # sums and counts outgrow 16 bits
+    return (jnp.sum(wide, axis=1) / steps[:, None].astype(wide.dtype)).astype(y.dtype)
 
 
 def max(

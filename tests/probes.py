@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,6 @@ class Awkward(Cell):
     learned; noise is drawn once a sequence and once a step.
     """
 
-    stochastic: ClassVar[bool] = True
 
     def init(self, key, in_features):
         k_input, k_recurrent, k_second = jax.random.split(key, 3)

@@ -252,9 +252,13 @@ def test_D07_schedule_counts_updates():
 # What is refused, each in one line
 
 refused = [
-    (("adm", 0.1), {}, "unknown optimizer 'adm': did you mean 'adam'\\? Allowed: adam, adamw, .*"),
-    (("zzz", 0.1), {}, "unknown optimizer 'zzz': did you mean .*"),
-    (("sgd", 0.1), {"schedule": "cosin"}, "unknown schedule 'cosin': did you mean 'cosine'.*"),
+    (
+        ("adm", 0.1),
+        {},
+        "unknown optimizer 'adm'; did you mean 'adam'\\? \\(allowed: adam, adamw, .*",
+    ),
+    (("zzz", 0.1), {}, "unknown optimizer 'zzz' \\(allowed: .*"),
+    (("sgd", 0.1), {"schedule": "cosin"}, "unknown schedule 'cosin'; did you mean 'cosine'.*"),
     (("sgd", -0.1), {}, "learning_rate must be finite and at least 0, got -0.1"),
     (("sgd", float("nan")), {}, "learning_rate must be finite and at least 0, got nan"),
     (("sgd", float("inf")), {}, "learning_rate must be finite and at least 0, got inf"),

@@ -13,7 +13,7 @@ from experiments.errors import UserError
 from experiments.figures import styles
 from experiments.findings import findings
 from experiments.report import write_report
-from experiments.results import Results, as_dict, open_workdir, without_seeds
+from experiments.results import Results, as_dict, open_workdir
 from experiments.summary import COLUMNS, METRICS, by_task, read_arms
 from seqmodels import metrics
 
@@ -23,10 +23,10 @@ METRIC = {"adding": "mse", "order": "accuracy", "digits": "accuracy", "parity": 
 
 def write_run(workdir, config, scores, program=0, final=True, **common):
     """Rows of seeds {seed: score, or None for a diverged one, or (score, steps to solve)}."""
-    open_workdir(workdir, config, without_seeds)
+    open_workdir(workdir, config)
     task, train = config["task"]["name"], config["train"]
     results = Results(workdir, config, task)
-    with results.appending():
+    with results:
         for seed, given in scores.items():
             score, solved = given if isinstance(given, tuple) else (given, None)
             stopped = solved is not None and train["stop_when_solved"]
@@ -60,7 +60,7 @@ def write_run(workdir, config, scores, program=0, final=True, **common):
 def write_all(workdir, config, scores):
     """A comparison with {run name: scores}; runs without scores have not begun."""
     plain = as_dict(config)
-    open_workdir(workdir, plain, without_seeds)
+    open_workdir(workdir, plain)
     for name, given in scores.items():
         write_run(workdir / name, plain["runs"][name], given)
     return plain

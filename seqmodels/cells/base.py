@@ -26,21 +26,31 @@ class Cell:
     """Settings common to all cells.
 
     features  hidden width H
-    dtype     of the matrix products; None takes the parameters'. Products accumulate, and gates
-              and carry are computed, in float32 at least.
+    dtype     of the operands of the matrix products of the forward pass; None takes the
+              parameters'. Products accumulate, and gates, carry and cotangents are computed, in
+              float32 at least.
     """
 
-    # z and u enter `update` only as z + u: the backward pass then keeps the sum alone.
+    # z and u enter `update` only as z + u: the backward pass then keeps the sum alone. Counts only
+    # in the class that defines `update`: a subclass with an update of its own says it anew.
     additive: ClassVar[bool] = False
-    # `noise` returns something, so that a training pass needs a key.
-    stochastic: ClassVar[bool] = False
 
     features: int
     dtype: Any = None
 
     def __post_init__(self):
-        if isinstance(self.features, bool) or self.features < 1:
-            raise ValueError(f"{type(self).__name__}: features={self.features} must be at least 1")
+        name = type(self).__name__
+        if isinstance(self.features, bool) or not isinstance(self.features, int | np.integer):
+            raise ValueError(f"{name}: features={self.features!r} must be a whole number")
+        if self.features < 1:
+            raise ValueError(f"{name}: features={self.features} must be at least 1")
+        if self.dtype is not None and not _is_float(self.dtype):
+            raise ValueError(f"{name}: dtype={self.dtype!r} is not a floating dtype")
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether `noise` draws something, so that a training pass needs a key."""
+        return type(self).noise is not Cell.noise
 
     def init(self, key: Key, in_features: int) -> Params:
         """Parameters of one cell for inputs of width E = `in_features`, float32."""
@@ -77,6 +87,13 @@ class Cell:
         z, u = self.project(params, x), self.recur(params, carry)
         carry = cast_like(self.update(params, carry, z, u), carry)
         return carry, self.output(carry)
+
+
+def _is_float(dtype: Any) -> bool:
+    try:
+        return jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        return False
 
 
 def affine(x: Array, kernel: Array, bias: Array | None = None, dtype: Any = None) -> jax.Array:

@@ -78,11 +78,14 @@ def run(
         raise ValueError(f"x has shape {jnp.shape(x)}; expected [B, T, features]")
     batch, length = x.shape[:2]
     x = jnp.asarray(x)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise ValueError(f"x has dtype {x.dtype}; expected real numbers")
     if not jnp.issubdtype(x.dtype, jnp.floating):
         x = x.astype(jnp.float32)
+    mask, reset = (None if flag is None else jnp.asarray(flag) for flag in (mask, reset))
     mask = _as_mask(mask, lengths, batch, length)
     _check_flag("reset", reset, batch, length)
-    if remat is not None and (isinstance(remat, bool) or remat < 1):
+    if remat is not None and (type(remat) is not int or remat < 1):
         raise ValueError(f"remat={remat} must be at least 1 step, or None")
 
     initial = cell.initial_carry(params, batch)
@@ -154,7 +157,8 @@ def _as_mask(mask, lengths, batch, length):
         if bad.size:
             row = int(bad[0])
             raise ValueError(f"lengths[{row}]={values[row]} is outside 0..{length} (the T of x)")
-    return jnp.arange(length)[None, :] < jnp.asarray(lengths).astype(int)[:, None]
+    lengths = jnp.clip(jnp.asarray(lengths), 0, length)  # before a cast could wrap them
+    return jnp.arange(length)[None, :] < lengths.astype(int)[:, None]
 
 
 def _check_flag(name, flag, batch, length):

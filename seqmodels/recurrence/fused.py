@@ -35,6 +35,12 @@ def scan(
     return reference.scan(cell, reverse, unroll, params, steps, carry, initial, sequence_noise)
 
 
+def _adds(cell):
+    """Whether the cell's `update`, wherever it is inherited from, reads z + u alone."""
+    owner = next(kind for kind in type(cell).__mro__ if "update" in vars(kind))
+    return vars(owner).get("additive", False)
+
+
 def _forward(cell, reverse, unroll, params, steps, carry, initial, sequence_noise):
     """Also keeps, for every step, the carry that it read and its pre-activations."""
 
@@ -43,7 +49,7 @@ def _forward(cell, reverse, unroll, params, steps, carry, initial, sequence_nois
             carry = select(step.reset, initial, carry)
         noise = cell_noise(sequence_noise, step.noise)
         z, u = cell.project(params, step.x), cell.recur(params, carry, *noise)
-        if cell.additive:
+        if _adds(cell):
             z, u = jax.tree.map(jnp.add, z, u), None
         new, y = _update(cell, params, carry, z, u, noise)
         after = select(step.mask, new, carry)
@@ -64,23 +70,23 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
     params, steps, initial, sequence_noise, before, z, u = residuals
     d_carry, dy = cotangents
 
-    def body(state, kept):
-        d_carry, d_initial = state
+    def body(cotangents, kept):
+        d_carry, d_initial = cotangents
         step, before, z, u, dy = kept
         noise = cell_noise(sequence_noise, step.noise)
         # A masked step returned the carry it read and a zero: nothing reaches its update.
-        d_new = select(step.mask, d_carry, jax.tree.map(jnp.zeros_like, d_carry))
+        d_new = select(step.mask, d_carry, zeros_like(d_carry))
         dy = select(step.mask, dy, jnp.zeros_like(dy))
 
         update = functools.partial(_update, cell, params, noise=noise)
-        _, pullback = jax.vjp(lambda carry, z, u: update(carry, z, u), before, z, u)
+        _, pullback = jax.vjp(update, before, z, u)
         d_before, dz, du = pullback((d_new, dy))
         _, pullback = jax.vjp(lambda carry: cell.recur(params, carry, *noise), before)
         (d_recur,) = pullback(dz if u is None else du)
         d_before = select(step.mask, jax.tree.map(jnp.add, d_before, d_recur), d_carry)
 
         if step.reset is not None:
-            zero = jax.tree.map(jnp.zeros_like, d_before)
+            zero = zeros_like(d_before)
             d_start = select(step.reset, d_before, zero)
             d_initial = jax.tree.map(jnp.add, d_initial, d_start)
             d_before = select(step.reset, zero, d_before)
@@ -100,7 +106,7 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
         return jax.vmap(method, in_axes=axes)
 
     noise = cell_noise(sequence_noise, steps.noise)
-    noise_axes = cell_noise(None, 0) if noise else ()
+    noise_axes = cell_noise(None, 0) if noise else ()  # masks of a step vary, of a sequence do not
     d_u = dz if u is None else du
 
     _, pullback = jax.vjp(over_time(cell.project, None, 0), params, steps.x)
@@ -116,8 +122,13 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
         params,
     )
     (d_rest,) = pullback((d_new, dy))
-    d_params = jax.tree.map(lambda a, b, c: a + b + c, d_params, d_recurrent, d_rest)
+    d_params = jax.tree.map(_add_all, d_params, d_recurrent, d_rest)
     return d_params, Steps(dx, None, None, None), d_carry, d_initial, None
+
+
+def _add_all(first, *others):
+    """Their sum; parameters that are whole numbers have cotangents without any."""
+    return first if first.dtype == jax.dtypes.float0 else sum(others, first)
 
 
 scan.defvjp(_forward, _backward)

@@ -1,0 +1,476 @@
+"""Truncated backpropagation: gradients cut at chunk borders, memory carried across them.
+
+F1 is the tanh cell of one unit of the other cases, h' = tanh(1.0 x + 0.5 h + 0.1) on
+x = 1, -1, 0.5 from h = 0.2, inside a labeller whose head shows h as it is.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from table import KEY, assert_close, jit, module_params
+from test_updates import equal, start
+
+from seqmodels import optim
+from seqmodels.cells import LSTM, RNN, LSTMCarry, RNNCarry
+from seqmodels.data.rows import Rows, as_stream, chunk, chunks
+from seqmodels.layers import Stack
+from seqmodels.losses import add_up, squared_error
+from seqmodels.models import SequenceLabeller
+from seqmodels.training.state import RUNNING
+from seqmodels.training.step import Learner, eval_steps, train_step, train_steps
+from seqmodels.types import Batch
+
+STEP = jit(train_step, static_argnums=0)
+TRAIN = jit(train_steps, static_argnums=(0, 1))
+EVALUATE = jit(eval_steps, static_argnums=(0, 1))
+X, W, U, B, H0 = [1.0, -1.0, 0.5], 1.0, 0.5, 0.1, 0.2
+FULL, TWO_ONE, ONES = 0.6607506, 0.3601382, 0.3357795  # F1-chunk
+RATE = 0.5
+
+
+def total(outputs, targets, weights):
+    """The outputs themselves as losses."""
+    return add_up(outputs[..., 0], weights)
+
+
+def shown(outputs, targets, weights):
+    """Not a metric: the outputs, for a look at them through the step's sums."""
+    return outputs, jnp.sum(weights)
+
+
+def labeller(*cells):
+    return SequenceLabeller(Stack(cells), 1)
+
+
+F1 = Learner(labeller(RNN(1)), optim.make("sgd", RATE), total, shown)
+STILL = optim.make("sgd", 0.0)
+
+
+def f1_state(learner=F1, h0=H0, u=U, batch=1):
+    """In float64, where that is enabled."""
+    cell = {
+        "input": {"kernel": jnp.array([[W]]), "bias": jnp.array([B])},
+        "recurrent": {"kernel": jnp.array([[u]])},
+    }
+    head = {"kernel": jnp.array([[1.0]]), "bias": jnp.array([0.0])}
+    params = {"stack": {"layer_0": cell}, "head": head}
+    return start(learner, params, {"layer_0": RNNCarry(jnp.full((batch, 1), h0))})
+
+
+def recurrent(state):
+    return float(state.params["stack"]["layer_0"]["recurrent"]["kernel"][0, 0])
+
+
+def pieces(x, cut, weights=None):
+    """One row of numbers as batches of `cut` steps, all padded to the longest."""
+    width, found, first = max(cut), [], 0
+    weights = np.ones(len(x)) if weights is None else weights
+    for steps in cut:
+        own = np.arange(width) < steps
+        at = np.minimum(first + np.arange(width), len(x) - 1)
+        inputs = np.where(own, np.asarray(x)[at], np.nan)[None, :, None]
+        weight = np.where(own, np.asarray(weights)[at], 0.0)[None]
+        inputs, weight = inputs.astype(np.float32), weight.astype(np.float32)
+        found.append(
+            Batch(inputs, np.zeros((1, width), np.float32), own[None], weight, own[None] & False)
+        )
+        first += steps
+    return found
+
+
+def by_hand(x, cut, u=U, weights=None):
+    """d/du of the sum of the weighted h, forgetting the derivative at each border."""
+    h, slope, found, borders = H0, 0.0, 0.0, set(np.cumsum(cut).tolist())
+    for t, number in enumerate(x):
+        if t in borders:
+            slope = 0.0
+        new = np.tanh(W * number + u * h + B)
+        slope = (1 - new**2) * (h + u * slope)
+        h = new
+        found += slope if weights is None else weights[t] * slope
+    return found
+
+
+def slopes(x, cut, u=U, weights=None):
+    """(gradient of each chunk's summed loss, losses, last state), parameters held still."""
+    state, found, logged = f1_state(u=u), [], []
+    for batch in pieces(x, cut, weights):
+        new, sums = STEP(F1, state, batch)
+        weight = float(np.sum(batch.weights))
+        found.append((recurrent(state) - recurrent(new)) * weight / RATE)
+        logged.append(float(sums["loss"]))
+        state = new.replace(params=state.params)
+    return found, logged, state
+
+
+@pytest.mark.parametrize(
+    "cut, expected", [((3,), FULL), ((5,), FULL), ((2, 1), TWO_ONE), ((1, 1, 1), ONES)]
+)
+def test_G01_G10_gradients_of_chunks_add_up_to_the_closed_form(x64, cut, expected):
+    found, logged, state = slopes(X, cut)
+    assert sum(found) == pytest.approx(expected, abs=1e-7)
+    assert sum(found) == pytest.approx(by_hand(X, cut), abs=1e-12)
+    assert sum(logged) == pytest.approx(0.833655 - 0.448781 + 0.358889, abs=2e-6)
+    assert float(state.carry["layer_0"].h[0, 0]) == pytest.approx(0.358889, abs=1e-6)
+
+
+@pytest.mark.parametrize("u", [0.1, 0.999])
+def test_G01_every_way_to_cut_five_steps(x64, u):
+    x = [0.3, -0.8, 0.05, 0.4, -0.2]
+    known = set()
+    for borders in itertools.product([False, True], repeat=4):
+        at = [0, *(t + 1 for t in range(4) if borders[t]), 5]
+        cut = np.diff(at).tolist()
+        found, _, _ = slopes(x, cut, u)
+        assert sum(found) == pytest.approx(by_hand(x, cut, u), abs=1e-12), cut
+        known.add(round(sum(found), 10))
+    assert len(known) == 16  # no two of them alike
+
+
+@pytest.mark.parametrize(
+    "cut, expected", [((3,), -0.0903652), ((1, 2), -0.1009758), ((1, 1, 1), -0.3909775)]
+)
+def test_G01_history_is_cut_where_only_the_last_step_is_scored(x64, cut, expected):
+    """F1-grad. A chunk without a scored term still moves the memory on."""
+    last = [0.0, 0.0, 1.0]
+    found, _, state = slopes(X, cut, weights=last)
+    assert found[-1] == pytest.approx(expected, abs=1e-7)
+    assert found[:-1] == [0] * (len(cut) - 1)
+    assert int(state.step) == len(cut)
+
+
+def test_G10_one_update_is_the_rate_times_the_closed_form(x64):
+    """Not doubled, for one chunk of 3 as for 3 chunks of 1 that make one update."""
+    new, sums = STEP(F1, f1_state(), pieces(X, [3])[0])
+    assert recurrent(new) == pytest.approx(U - RATE * FULL / 3, abs=1e-7)
+    assert float(sums["loss"] / sums["weight"]) == pytest.approx(0.743763 / 3, abs=1e-6)
+
+    ids = jax.tree.map(lambda *a: np.stack(a)[None], *pieces(X, [1, 1, 1]))
+    joint = F1._replace(accumulate=3, metric=total)
+    new, sums = TRAIN(joint, itself, f1_state(joint), jnp.int32(1), ids, None)
+    assert recurrent(new) == pytest.approx(U - RATE * ONES / 3, abs=1e-7)
+    assert float(new.carry["layer_0"].h[0, 0]) == pytest.approx(0.358889, abs=1e-6)
+    assert (float(sums["weight"]), float(sums["steps"]), int(new.step)) == (3, 1, 1)
+
+
+def itself(key, ids, data):
+    """Batches that are handed over as they are."""
+    return ids
+
+
+def test_C05_learned_start_gets_the_gradient_of_its_own_chunk(x64):
+    """A start inside a row is cut off by no border; a chunk that goes on has no start."""
+    cell = probes.LearnedStart(1)
+    learner = F1._replace(model=labeller(cell))
+    state = f1_state()
+    layer = state.params["stack"]["layer_0"] | {"start": {"h": jnp.array([H0])}}
+    params = state.params | {"stack": {"layer_0": layer}}
+    nothing = {"layer_0": RNNCarry(jnp.full((1, 1), jnp.nan))}
+    first = pieces(X, [3], [0, 0, 1.0])[0]
+    first = first._replace(reset=np.array([[True, False, False]]))
+    new, _ = STEP(learner, start(learner, params, nothing), first)
+    moved = new.params["stack"]["layer_0"]["start"]["h"]
+    assert float(H0 - moved[0]) == pytest.approx(RATE * 0.0265267, abs=1e-7)
+    on = first._replace(reset=np.zeros((1, 3), bool))
+    new, _ = STEP(learner, start(learner, params, state.carry), on)
+    assert float(new.params["stack"]["layer_0"]["start"]["h"][0]) == H0
+
+
+def test_G01_G10_cut_gradient_of_an_lstm_equals_finite_differences(x64):
+    """h and c both enter a chunk as numbers; the oracle is a NumPy loop."""
+    learner = Learner(labeller(LSTM(2)), optim.make("sgd", 1.0), total, total)
+    x = np.random.default_rng(1).normal(size=(2, 3, 1)).astype(np.float32)
+    mask = np.array([[True] * 3, [True, True, False]])
+    weights = mask * np.float32([[1.0, 0.5, 2.0]])
+    batch = Batch(x, np.zeros((2, 3), np.float32), mask, weights)
+    params = module_params(learner.model, x, dtype=np.float64)["params"]
+    rng = np.random.default_rng(2)
+    carry = {"layer_0": LSTMCarry(*(rng.normal(size=(2, 2, 2))))}
+
+    def loss(tree):
+        own = carry["layer_0"]._asdict()
+        y, final = reference.run(reference.lstm, tree["stack"]["layer_0"], x, own, mask=mask)
+        outputs = y @ tree["head"]["kernel"] + tree["head"]["bias"]
+        return np.sum(weights * outputs[..., 0]), final
+
+    new, sums = STEP(learner, start(learner, params, carry), batch)
+    expected, final = loss(params)
+    assert float(sums["loss"]) == pytest.approx(expected, abs=1e-12)
+    assert_close(new.carry["layer_0"]._asdict(), final, 1e-12)
+    moved = jax.tree.map(lambda a, b: (a - b) * np.sum(weights), params, new.params)
+    assert_close(moved, differences(lambda tree: loss(tree)[0], params), 1e-7)
+
+
+def differences(function, tree, size=1e-6):
+    """Central differences of a scalar function by every number of `tree`."""
+    leaves, structure = jax.tree.flatten(tree)
+    found = [np.zeros_like(leaf) for leaf in leaves]
+    for i, leaf in enumerate(leaves):
+        for at in np.ndindex(leaf.shape):
+            ends = []
+            for sign in (1, -1):
+                moved = [np.array(a) for a in leaves]
+                moved[i][at] += sign * size
+                ends.append(function(jax.tree.unflatten(structure, moved)))
+            found[i][at] = (ends[0] - ends[1]) / (2 * size)
+    return jax.tree.unflatten(structure, found)
+
+
+# Streams: chunks of `Rows` through the training loop.
+
+SIZE, ROWS, LENGTH = 16, 2, 3  # steps of all documents; rows and steps of one chunk
+
+
+def stream_of(lengths=(SIZE,), seed=3):
+    """Documents of random numbers, targets too, one after another; all streams of one shape."""
+    rng, lengths = np.random.default_rng(seed), np.array(lengths, np.int32)
+    inputs, targets = rng.normal(size=(2, SIZE, 1)).astype(np.float32)
+    return as_stream(Rows(inputs, targets, np.cumsum(lengths) - lengths, lengths))
+
+
+def cut_chunk(key, ids, data):
+    return chunk(data, ids[:2], ids[2], ROWS, LENGTH)
+
+
+def chunk_ids(numbers, part=(0, SIZE), accumulate=1):
+    ids = [[*part, number] for number in numbers]
+    return np.array(ids, np.int32).reshape(-1, accumulate, 3)
+
+
+MEMORY = labeller(LSTM(3))
+PARAMS = module_params(MEMORY, np.zeros((1, 1, 1), np.float32), scale=0.8)["params"]
+FIXED = Learner(MEMORY, STILL, squared_error, shown)
+MOVING = Learner(MEMORY, optim.make("sgd", 0.5, momentum=0.9), squared_error, total)
+
+
+def streaming(learner, fill=7.0):
+    """The first state. What stands in its carry must not matter."""
+    carry = {"layer_0": LSTMCarry(*(jnp.full((ROWS, 3), fill) for _ in "hc"))}
+    return start(learner, PARAMS, carry)
+
+
+def follow(learner, state, numbers, data, part=(0, SIZE)):
+    """One chunk a call: (last state, sums of each)."""
+    every = []
+    for ids in chunk_ids(numbers, part):
+        state, sums = TRAIN(learner, cut_chunk, state, jnp.int32(1), ids[None], data)
+        every.append(jax.device_get(sums))
+    return state, every
+
+
+def walk(data, first, length):
+    """(outputs [T, 1], final carry) of a part of the stream, by the NumPy loop."""
+    own = slice(first, first + length)
+    x, reset = data.inputs[own][None], data.reset[own][None].copy()
+    reset[:, :1] = True
+    carry = {"h": np.zeros((1, 3)), "c": np.zeros((1, 3))}
+    y, final = reference.run(reference.lstm, PARAMS["stack"]["layer_0"], x, carry, reset=reset)
+    return (y @ PARAMS["head"]["kernel"] + PARAMS["head"]["bias"])[0], final
+
+
+documents = st.lists(st.integers(1, 7), max_size=6).map(
+    lambda lengths: [n for n, end in zip(lengths, np.cumsum(lengths), strict=True) if end < SIZE]
+)
+
+
+@given(documents=documents, skip=st.integers(0, 4), size=st.integers(1, SIZE - 4))
+def test_G02_G07_chunks_equal_one_pass_over_each_document(documents, skip, size):
+    """Rows that end inside a chunk or before it, borders of documents in its middle."""
+    data = stream_of([*documents, SIZE - sum(documents)])
+    count = chunks(size, ROWS, LENGTH)
+    state, every = follow(FIXED, streaming(FIXED), range(count), data, (skip, size))
+    outputs = np.concatenate([sums["metric"] for sums in every], axis=1)
+    lengths = [size // ROWS + (row < size % ROWS) for row in range(ROWS)]
+    for row, length in enumerate(lengths):
+        wanted, final = walk(data, skip + sum(lengths[:row]), length)
+        np.testing.assert_allclose(outputs[row, :length], wanted, atol=1e-5)
+        for name, leaf in state.carry["layer_0"]._asdict().items():
+            np.testing.assert_allclose(leaf[row], final[name][0], atol=1e-5)
+
+
+def test_G02_ragged_rows_in_chunks_of_2_2_1_equal_one_pass_of_5():
+    """Also where a chunk has no scored term, and from a memory that was brought in."""
+    rng, lengths = np.random.default_rng(0), np.array([5, 4, 3, 2, 1, 0])
+    x = rng.normal(size=(6, 6, 1)).astype(np.float32)
+    mask = np.arange(6) < lengths[:, None]
+    carry = {"layer_0": LSTMCarry(*rng.normal(size=(2, 6, 3)).astype(np.float32))}
+    weights = mask.astype(np.float32)
+    weights[:, 2:4] = 0
+    state, found = start(FIXED, PARAMS, carry), []
+    for first in (0, 2, 4):
+        own = slice(first, first + 2)
+        batch = Batch(x[:, own], x[:, own], mask[:, own], weights[:, own])
+        state, sums = STEP(FIXED, state, batch)
+        found.append(sums["metric"])
+    y, final = MEMORY.apply({"params": PARAMS}, x[:, :5], carry, mask=mask[:, :5])
+    scored = [0, 1, 4]
+    together = np.concatenate(found, 1)[:, scored]
+    np.testing.assert_allclose(together, y[:, scored], atol=1e-6)
+    assert_close(state.carry, final, 1e-6)
+
+
+def test_G04_every_epoch_starts_from_the_initial_carry():
+    """With parameters that stand still two epochs have the same losses, to the bit."""
+    _, every = follow(FIXED, streaming(FIXED), [0, 1, 2, 0, 1, 2], stream_of())
+    losses = [float(sums["loss"]) for sums in every]
+    assert losses[:3] == losses[3:] and len(set(losses)) == 3
+    _, (cold,) = follow(FIXED, streaming(FIXED, 0.0), [1], stream_of())
+    assert float(cold["loss"]) != losses[1]  # inside an epoch, memory does go on
+
+
+def scores(params, carry, *parts):
+    """(loss, weight) of each part, one evaluation after another, and the last carry."""
+    found = []
+    for part in parts:
+        count = chunks(part[1], ROWS, LENGTH)
+        ids = chunk_ids(range(3), part)[:, 0]
+        given = (params, KEY, jnp.int32(count), ids, stream_of())
+        sums, carry = EVALUATE(MOVING, cut_chunk, *given, carry)
+        found.append((float(sums["loss"]), float(sums["weight"])))
+    return found, carry
+
+
+def test_G05_evaluation_depends_on_no_carry_and_on_no_call_before():
+    a, b = (0, 9), (9, 7)
+    state = streaming(MOVING)
+    first, left = scores(PARAMS, streaming(MOVING, np.nan).carry, a, b)
+    assert scores(PARAMS, state.carry, b, a)[0] == first[::-1]
+    assert scores(PARAMS, left, a, b)[0] == first
+    for (loss, weight), (place, size) in zip(first, (a, b), strict=True):
+        half = -(-size // ROWS)
+        rows = [walk(stream_of(), place, half), walk(stream_of(), place + half, size - half)]
+        error = np.concatenate([y for y, _ in rows]) - stream_of().targets[place : place + size]
+        assert (loss, weight) == (pytest.approx(np.sum(error**2), rel=1e-5), size)
+
+    straight, _ = follow(MOVING, state, [0, 1, 2], stream_of())
+    state, _ = follow(MOVING, state, [0], stream_of())
+    scores(state.tried, state.carry, a)
+    state, _ = follow(MOVING, state, [1, 2], stream_of())
+    equal(state.replace(key=None), straight.replace(key=None))
+    assert scores(PARAMS, state.carry, a, b)[0] == first
+
+
+def given_losses(outputs, targets, weights):
+    """The targets themselves as losses, whatever the model says."""
+    return add_up(targets, weights)
+
+
+def test_G06_shorter_last_chunk_has_its_share_and_no_program_of_its_own():
+    traced = []
+
+    def draw(key, ids, data):
+        traced.append(ids)
+        return chunk(data, np.array([0, 5], np.int32), ids, 1, 2)
+
+    inputs, targets = np.zeros((5, 1), np.float32), np.float32([1, 1, 1, 1, 6])
+    data = as_stream(Rows(inputs, targets, np.array([0]), np.array([5])))
+    learner = F1._replace(loss=given_losses, metric=given_losses)
+    params = jax.tree.map(np.float32, f1_state().params)
+    carry = {"layer_0": RNNCarry(jnp.zeros((1, 1)))}
+    state, added = start(learner, params, carry), np.zeros(2)
+    for call, ids in ((2, [0, 1]), (1, [2, 0])):
+        ids = np.array(ids, np.int32)[:, None]
+        state, sums = TRAIN(learner, draw, state, jnp.int32(call), ids, data)
+        added += [float(sums["loss"]), float(sums["weight"])]
+        traces = len(traced) if call == 2 else traces
+    assert added.tolist() == [10, 5]  # the mean is 2, not 2.67
+    assert len(traced) == traces
+
+    for count, ids in ((3, [0, 1, 2]), (1, [2, 0, 0])):
+        ids = np.array(ids, np.int32)
+        sums, _ = EVALUATE(learner, draw, params, KEY, jnp.int32(count), ids, data, carry)
+        traces = len(traced) if count == 3 else traces
+        assert float(sums["loss"] / sums["weight"]) == (2.0 if count == 3 else 6.0)
+    assert len(traced) == traces
+
+
+# Borders inside a row.
+
+
+def test_G07_F1_reset_through_the_step(x64):
+    batch = pieces(X, [3])[0]._replace(reset=np.array([[False, True, False]]))
+    new, sums = STEP(F1, f1_state(), batch)
+    values = [0.833655, -0.716298, 0.237243]
+    np.testing.assert_allclose(sums["metric"][0, :, 0], values, atol=1e-6)
+    h0, h1, h2 = values
+    slope = (1 - h0**2) * H0 + (1 - h2**2) * h1  # the first real step after a reset has h = 0
+    assert recurrent(new) == pytest.approx(U - RATE * slope / 3, abs=1e-6)
+
+    inputs = np.float32([[[1.0], [-1.0], [0.5]]])
+    data = as_stream(Rows(inputs[0], np.zeros(3, np.float32), np.array([0, 1]), np.array([1, 2])))
+    cut = chunk(data, np.array([0, 3]), jnp.int32(0), 1, 3)
+    _, sums = STEP(F1, f1_state(), jax.device_get(cut))
+    np.testing.assert_allclose(sums["metric"][0, :, 0], [0.800499, *values[1:]], atol=1e-6)
+
+
+def test_G07_no_gradient_crosses_a_border(x64):
+    """Neither of the loss nor of the parameters that the step returns."""
+    batch = pieces(X, [3], [0, 0, 1.0])[0]
+
+    @jit
+    def sensitivity(x, reset):
+        def outcome(x):
+            step = batch._replace(inputs=x, reset=reset)
+            new, sums = train_step(F1._replace(metric=total), f1_state(), step)
+            return sums["loss"], new.params["stack"]["layer_0"]["recurrent"]["kernel"][0, 0]
+
+        return jax.jacrev(outcome)(x)
+
+    for at, zero in ((0, 0), (1, 1), (2, 2)):
+        reset = np.arange(3)[None] == at
+        for slope in sensitivity(batch.inputs, reset):
+            slope = np.asarray(slope)[0, :, 0]
+            assert (slope[:zero] == 0).all() and slope[2] != 0
+            assert at == 2 or (slope[zero:] != 0).all()
+
+
+# Updates that several chunks make up, and those that are skipped.
+
+
+def test_D05_accumulated_chunks_equal_one_big_batch_of_them():
+    """Clipped once: the same chunks beside each other, each from the memory before it."""
+    clipping = MOVING._replace(optimizer=optim.make("sgd", 0.5, clip=0.1, momentum=0.9), clip=0.1)
+    data, joint = stream_of([5, 11]), clipping._replace(accumulate=3)
+    ids = chunk_ids(range(3), accumulate=3)
+    small, parts = TRAIN(joint, cut_chunk, streaming(joint), jnp.int32(1), ids, data)
+
+    every = [jax.device_get(cut_chunk(None, of_chunk, data)) for of_chunk in ids[0]]
+    big = jax.tree.map(lambda *leaves: np.concatenate(leaves), *every)
+    before = [[walk(data, 8 * row, LENGTH * j)[1] for row in range(ROWS)] for j in range(3)]
+    carry = LSTMCarry(*(np.float32([c[n][0] for rows in before for c in rows]) for n in ("h", "c")))
+    big, whole = STEP(clipping, start(clipping, PARAMS, {"layer_0": carry}), big)
+    assert_close((small.params, small.opt_state), (big.params, big.opt_state), 1e-6)
+    alike = ("loss", "weight", "grad_norm", "clipped", "real", "slots", "lengths")
+    assert_close({k: parts[k] for k in alike}, {k: whole[k] for k in alike}, 1e-6)
+    assert float(parts["clipped"]) == 1
+    for row in range(ROWS):
+        final = walk(data, 8 * row, 8)[1]
+        np.testing.assert_allclose(small.carry["layer_0"].c[row], final["c"][0], atol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_D03_skipped_chunk_leaves_memory_and_parameters(accumulate):
+    learner = MOVING._replace(max_bad_steps=2, accumulate=accumulate)
+    good, poisoned = stream_of(), stream_of()
+    poisoned.inputs[LENGTH * (2 * accumulate - 1)] = np.nan  # the last chunk of update 1
+
+    def one(state, update, data):
+        ids = chunk_ids(range(update * accumulate, (update + 1) * accumulate), (0, SIZE))
+        ids = ids.reshape(1, accumulate, 3)
+        return TRAIN(learner, cut_chunk, state, jnp.int32(1), ids, data)[0]
+
+    before = one(streaming(learner), 0, good)
+    skipped = one(before, 1, poisoned)
+    expected = before.replace(step=before.step + 1, bad_steps=jnp.int32(1))
+    equal(skipped.replace(key=None), expected.replace(key=None))
+    assert int(skipped.status) == RUNNING
+    after = one(skipped, 1, good)
+    straight = one(before, 1, good)
+    equal(after.replace(key=None, step=0), straight.replace(key=None, step=0))
