@@ -273,21 +273,25 @@ def start(name, sources, workdir):
     )
 
 
+def ended(process):
+    output, _ = process.communicate()
+    return process.returncode, output
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_killed_at_random_points_ends_the_same(name, sources, tmp_path):
     began = time.perf_counter()
-    assert start(name, sources, tmp_path / "whole").wait() == 0
+    assert ended(start(name, sources, tmp_path / "whole"))[0] == 0
     usual = time.perf_counter() - began
     chance = random.Random(name)
     for _ in range(20):
         process = start(name, sources, tmp_path / "run")
         time.sleep(chance.uniform(0.1, 1.0) * usual)
         process.kill()
-        process.communicate()
-    process = start(name, sources, tmp_path / "run")
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
+        ended(process)
+    status, output = ended(start(name, sources, tmp_path / "run"))
+    assert status == 0, output
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
@@ -295,18 +299,17 @@ def test_killed_at_random_points_ends_the_same(name, sources, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_save_and_exit_with_their_status(number, sources, tmp_path):
     began = time.perf_counter()
-    assert start("streamed", sources, tmp_path / "whole").wait() == 0
+    assert ended(start("streamed", sources, tmp_path / "whole"))[0] == 0
     usual = time.perf_counter() - began
     seen = set()
     for share in (0.1, 0.4, 0.6, 0.75, 0.85, 0.9, 0.95):
         process = start("streamed", sources, tmp_path / "run")
         time.sleep(share * usual)
         process.send_signal(number)
-        output, _ = process.communicate()
-        seen.add(process.returncode)
-        assert process.returncode in (0, 128 + number), output
+        status, output = ended(process)
+        seen.add(status)
+        assert status in (0, 128 + number), output
         assert "Traceback" not in output
     assert 128 + number in seen
-    process = start("streamed", sources, tmp_path / "run")
-    assert process.wait() == 0
+    assert ended(start("streamed", sources, tmp_path / "run"))[0] == 0
     assert_same_end(tmp_path / "run", tmp_path / "whole")

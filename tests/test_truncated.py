@@ -15,7 +15,8 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 from table import KEY, assert_close, jit, module_params
-from test_updates import equal, start
+from test_cells import assert_slopes
+from test_updates import equal, start, total
 
 from seqmodels import optim
 from seqmodels.cells import LSTM, RNN, LSTMCarry, RNNCarry
@@ -33,11 +34,6 @@ EVALUATE = jit(eval_steps, static_argnums=(0, 1))
 X, W, U, B, H0 = [1.0, -1.0, 0.5], 1.0, 0.5, 0.1, 0.2
 FULL, TWO_ONE, ONES = 0.6607506, 0.3601382, 0.3357795  # F1-chunk
 RATE = 0.5
-
-
-def total(outputs, targets, weights):
-    """The outputs themselves as losses."""
-    return add_up(outputs[..., 0], weights)
 
 
 def shown(outputs, targets, weights):
@@ -69,18 +65,15 @@ def recurrent(state):
 
 
 def pieces(x, cut, weights=None):
-    """One row of numbers as batches of `cut` steps, all padded to the longest."""
+    """One row of numbers as batches of `cut` steps, each padded to the longest with NaN."""
     width, found, first = max(cut), [], 0
     weights = np.ones(len(x)) if weights is None else weights
     for steps in cut:
-        own = np.arange(width) < steps
-        at = np.minimum(first + np.arange(width), len(x) - 1)
-        inputs = np.where(own, np.asarray(x)[at], np.nan)[None, :, None]
-        weight = np.where(own, np.asarray(weights)[at], 0.0)[None]
-        inputs, weight = inputs.astype(np.float32), weight.astype(np.float32)
-        found.append(
-            Batch(inputs, np.zeros((1, width), np.float32), own[None], weight, own[None] & False)
-        )
+        here = np.arange(first, min(first + steps, len(x)))
+        mask = (np.arange(width) < len(here))[None]
+        inputs, weight = np.full((1, width, 1), np.nan, np.float32), np.zeros_like(mask, np.float32)
+        inputs[mask, 0], weight[mask] = np.array(x)[here], np.array(weights)[here]
+        found.append(Batch(inputs, weight, mask, weight, np.zeros_like(mask)))
         first += steps
     return found
 
@@ -123,7 +116,7 @@ def test_G01_G10_gradients_of_chunks_add_up_to_the_closed_form(x64, cut, expecte
 
 @pytest.mark.parametrize("u", [0.1, 0.999])
 def test_G01_every_way_to_cut_five_steps(x64, u):
-    x = [0.3, -0.8, 0.05, 0.4, -0.2]
+    x = [0.25, -0.75, 0.125, 0.5, -0.25]
     known = set()
     for borders in itertools.product([False, True], repeat=4):
         at = [0, *(t + 1 for t in range(4) if borders[t]), 5]
@@ -189,38 +182,18 @@ def test_G01_G10_cut_gradient_of_an_lstm_equals_finite_differences(x64):
     x = np.random.default_rng(1).normal(size=(2, 3, 1)).astype(np.float32)
     mask = np.array([[True] * 3, [True, True, False]])
     weights = mask * np.float32([[1.0, 0.5, 2.0]])
-    batch = Batch(x, np.zeros((2, 3), np.float32), mask, weights)
     params = module_params(learner.model, x, dtype=np.float64)["params"]
-    rng = np.random.default_rng(2)
-    carry = {"layer_0": LSTMCarry(*(rng.normal(size=(2, 2, 2))))}
+    carry = {"layer_0": LSTMCarry(*np.random.default_rng(2).normal(size=(2, 2, 2)))}
 
     def loss(tree):
-        own = carry["layer_0"]._asdict()
-        y, final = reference.run(reference.lstm, tree["stack"]["layer_0"], x, own, mask=mask)
-        outputs = y @ tree["head"]["kernel"] + tree["head"]["bias"]
-        return np.sum(weights * outputs[..., 0]), final
+        own, layer = carry["layer_0"]._asdict(), tree["stack"]["layer_0"]
+        y, _ = reference.run(reference.lstm, layer, x, own, mask=mask)
+        return np.sum(weights * (y @ tree["head"]["kernel"] + tree["head"]["bias"])[..., 0])
 
-    new, sums = STEP(learner, start(learner, params, carry), batch)
-    expected, final = loss(params)
-    assert float(sums["loss"]) == pytest.approx(expected, abs=1e-12)
-    assert_close(new.carry["layer_0"]._asdict(), final, 1e-12)
-    moved = jax.tree.map(lambda a, b: (a - b) * np.sum(weights), params, new.params)
-    assert_close(moved, differences(lambda tree: loss(tree)[0], params), 1e-7)
-
-
-def differences(function, tree, size=1e-6):
-    """Central differences of a scalar function by every number of `tree`."""
-    leaves, structure = jax.tree.flatten(tree)
-    found = [np.zeros_like(leaf) for leaf in leaves]
-    for i, leaf in enumerate(leaves):
-        for at in np.ndindex(leaf.shape):
-            ends = []
-            for sign in (1, -1):
-                moved = [np.array(a) for a in leaves]
-                moved[i][at] += sign * size
-                ends.append(function(jax.tree.unflatten(structure, moved)))
-            found[i][at] = (ends[0] - ends[1]) / (2 * size)
-    return jax.tree.unflatten(structure, found)
+    new, sums = STEP(learner, start(learner, params, carry), Batch(x, weights, mask, weights))
+    assert float(sums["loss"]) == pytest.approx(loss(params), abs=1e-12)
+    slope = jax.tree.map(lambda a, b: (a - np.asarray(b)) * 6.0, params, new.params)
+    assert_slopes(loss, (params,), (slope,))
 
 
 # Streams: chunks of `Rows` through the training loop.
@@ -369,26 +342,21 @@ def test_G06_shorter_last_chunk_has_its_share_and_no_program_of_its_own():
         traced.append(ids)
         return chunk(data, np.array([0, 5], np.int32), ids, 1, 2)
 
-    inputs, targets = np.zeros((5, 1), np.float32), np.float32([1, 1, 1, 1, 6])
-    data = as_stream(Rows(inputs, targets, np.array([0]), np.array([5])))
+    losses = np.float32([1, 1, 1, 1, 6])
+    data = as_stream(Rows(losses[:, None], losses, np.array([0]), np.array([5])))
     learner = F1._replace(loss=given_losses, metric=given_losses)
-    params = jax.tree.map(np.float32, f1_state().params)
-    carry = {"layer_0": RNNCarry(jnp.zeros((1, 1)))}
-    state, added = start(learner, params, carry), np.zeros(2)
-    for call, ids in ((2, [0, 1]), (1, [2, 0])):
-        ids = np.array(ids, np.int32)[:, None]
-        state, sums = TRAIN(learner, draw, state, jnp.int32(call), ids, data)
+    state, added = f1_state(learner), np.zeros(2)
+    for count, ids in ((2, [0, 1]), (1, [2, 2])):
+        numbers = np.array(ids, np.int32)
+        state, sums = TRAIN(learner, draw, state, jnp.int32(count), numbers[:, None], data)
         added += [float(sums["loss"]), float(sums["weight"])]
-        traces = len(traced) if call == 2 else traces
+        before = len(traced) if count == 2 else before
     assert added.tolist() == [10, 5]  # the mean is 2, not 2.67
-    assert len(traced) == traces
+    assert len(traced) == before
 
-    for count, ids in ((3, [0, 1, 2]), (1, [2, 0, 0])):
-        ids = np.array(ids, np.int32)
-        sums, _ = EVALUATE(learner, draw, params, KEY, jnp.int32(count), ids, data, carry)
-        traces = len(traced) if count == 3 else traces
-        assert float(sums["loss"] / sums["weight"]) == (2.0 if count == 3 else 6.0)
-    assert len(traced) == traces
+    ids = np.arange(3, dtype=np.int32)
+    sums, _ = EVALUATE(learner, draw, state.params, KEY, jnp.int32(3), ids, data, state.carry)
+    assert (float(sums["loss"]), float(sums["weight"])) == (10, 5)
 
 
 # Borders inside a row.
@@ -405,7 +373,7 @@ def test_G07_F1_reset_through_the_step(x64):
 
     inputs = np.float32([[[1.0], [-1.0], [0.5]]])
     data = as_stream(Rows(inputs[0], np.zeros(3, np.float32), np.array([0, 1]), np.array([1, 2])))
-    cut = chunk(data, np.array([0, 3]), jnp.int32(0), 1, 3)
+    cut = chunk(data, np.array([0, 3], np.int32), np.int32(0), 1, 3)
     _, sums = STEP(F1, f1_state(), jax.device_get(cut))
     np.testing.assert_allclose(sums["metric"][0, :, 0], [0.800499, *values[1:]], atol=1e-6)
 
@@ -423,12 +391,12 @@ def test_G07_no_gradient_crosses_a_border(x64):
 
         return jax.jacrev(outcome)(x)
 
-    for at, zero in ((0, 0), (1, 1), (2, 2)):
-        reset = np.arange(3)[None] == at
-        for slope in sensitivity(batch.inputs, reset):
-            slope = np.asarray(slope)[0, :, 0]
-            assert (slope[:zero] == 0).all() and slope[2] != 0
-            assert at == 2 or (slope[zero:] != 0).all()
+    for at in range(3):
+        loss, moved = (
+            np.asarray(a)[0, :, 0] for a in sensitivity(batch.inputs, at == np.arange(3)[None])
+        )
+        assert not loss[:at].any() and loss[at:].all()
+        assert not moved[:at].any() and moved[at:].all() == (at < 2)  # from h = 0 none but x[2]
 
 
 # Updates that several chunks make up, and those that are skipped.
@@ -459,11 +427,11 @@ def test_D05_accumulated_chunks_equal_one_big_batch_of_them():
 def test_D03_skipped_chunk_leaves_memory_and_parameters(accumulate):
     learner = MOVING._replace(max_bad_steps=2, accumulate=accumulate)
     good, poisoned = stream_of(), stream_of()
-    poisoned.inputs[LENGTH * (2 * accumulate - 1)] = np.nan  # the last chunk of update 1
+    poisoned.inputs[LENGTH * accumulate] = np.nan  # in the first chunk of update 1
 
     def one(state, update, data):
-        ids = chunk_ids(range(update * accumulate, (update + 1) * accumulate), (0, SIZE))
-        ids = ids.reshape(1, accumulate, 3)
+        numbers = range(update * accumulate, (update + 1) * accumulate)
+        ids = chunk_ids(numbers, accumulate=accumulate)
         return TRAIN(learner, cut_chunk, state, jnp.int32(1), ids, data)[0]
 
     before = one(streaming(learner), 0, good)
