@@ -15,18 +15,17 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config = base.get_config(cell)
     base.set_task(config, "movie_reviews")
     config.model.features = {"rnn": 154, "lstm": 64, "gru": 76}[cell]
-    config.model.bidirectional = False
     config.model.readout = "mean"
     config.model.embedding = 64
     config.model.input_dropout = 0.5
     config.model.head_dropout = 0.5
     config.optimizer.name = "adamw"
     config.optimizer.weight_decay = 0.1
-    config.optimizer.learning_rate = 2e-3
+    config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 5e-3, "gru": 5e-3}[cell]
     config.optimizer.schedule = "cosine"
     config.train.batch = 32
     config.train.buckets = (12, 20, 32, 80)
-    config.train.steps = 2660  # 10 epochs
+    config.train.steps = 3990  # 15 epochs
     config.train.eval_every = 133
     config.train.test = "best"
     return config

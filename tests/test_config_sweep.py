@@ -1,69 +1,160 @@
 """K06: every field of a config changes what comes out, or is refused with a line that names it."""
 
+import contextlib
+from typing import Any, NamedTuple
+
+import jax
 import pytest
 from test_experiments import rows_of, tiny
+from test_resume import SOURCES
 
+from configs.base import set_task
 from experiments.errors import UserError
 from experiments.results import CLOCKS
 from experiments.runs import run_one
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("standard_promotion")]
 
-# Another value for every leaf of the config of `tiny`, by path.
-CHANGES = {
-    "label": "other",
-    "task.name": "copy",
-    "task.length": 9,
-    "task.min_length": 4,
-    "model.cell": "gru",
+ACTS, REFUSED = "changes the rows", "is refused"
+SAME = "changes no row, but which checkpoints stay"
+ROUNDS = "changes no row by more than rounding"
+
+
+class Change(NamedTuple):
+    """Another value of a field, in a run that has `given` besides, and what comes of it."""
+
+    value: Any
+    ends: str = ACTS
+    given: dict[str, Any] = {}
+
+
+WILD = {  # diverges at its first step: there max_bad_steps shows
+    "model.cell": "rnn",
     "model.activation": "relu",
-    "model.features": 4,
-    "model.layers": 2,
-    "model.bidirectional": True,
+    "model.gate_bias": None,
+    "optimizer.name": "sgd",
+    "optimizer.learning_rate": 1e30,
+    "optimizer.clip": None,
+}
+RESTLESS = {"optimizer.learning_rate": 0.5, "train.eval_every": 1}  # scores go up and down
+LOWERED = {**RESTLESS, "train.patience": 1, "train.drops": 1, "train.drop_factor": 0.5}
+OFTEN = {"checkpoint.seconds": 0.0, "train.eval_every": 1}
+BOTH_WAYS = {"model.bidirectional": True, "model.merge": "concat"}
+
+# Of every run; those of one kind of run follow.
+CHANGES: dict[str, Change] = {
+    "label": Change("other"),
+    "task.name": Change("order", REFUSED),  # its other settings do not belong to the new task
+    "model.cell": Change("lstm"),
+    "model.activation": Change("relu", REFUSED),
+    "model.features": Change(4),
+    "model.layers": Change(2),
+    "model.bidirectional": Change(True, given={"model.merge": "concat"}),
+    "model.merge": Change("sum", given=BOTH_WAYS),
+    "model.layer_dropout": Change(0.5, given={"model.layers": 2}),
+    "model.head_dropout": Change(0.5),
+    "model.readout": Change("mean"),
+    "model.head_start": Change("frequencies", REFUSED),
+    "model.embedding": Change(3),
+    "model.tied": Change(True, REFUSED),
+    "model.init": Change("uniform_by_width"),
+    "model.input_stddev": Change(0.5),
+    "model.gate_bias": Change(2.0),
+    "model.chrono_length": Change(8, given={"model.gate_bias": None, "model.chrono_length": 4}),
+    "model.dtype": Change("bfloat16"),
+    "optimizer.name": Change("rmsprop"),
+    "optimizer.learning_rate": Change(0.5),
+    "optimizer.schedule": Change("cosine"),
+    "optimizer.warmup": Change(3),
+    "optimizer.clip": Change(1e-3),
+    "optimizer.weight_decay": Change(0.1, given={"optimizer.name": "adamw"}),
+    "optimizer.momentum": Change(0.5, given={"optimizer.name": "sgd"}),
+    "optimizer.b1": Change(0.1),
+    "optimizer.b2": Change(0.1),
+    "train.seeds": Change(2),
+    "train.seed": Change(7),
+    "train.steps": Change(6),
+    "train.batch": Change(3),
+    "train.weight_noise": Change(0.5),
+    "train.max_bad_steps": Change(2, given=WILD),
+    "train.accumulate": Change(2),
+    "train.shuffle": Change(False),
+    "train.buckets": Change((8, 16)),
+    "train.chunk": Change(5),
+    "train.workers": Change(1, REFUSED),
+    "train.prefetch": Change(2, REFUSED),
+    "train.average": Change(0.9),
+    "train.eval_every": Change(3),
+    "train.steps_per_call": Change(1, ROUNDS),
+    "train.solved": Change(1e6),
+    "train.stop_when_solved": Change(True, given={"train.solved": 1e6}),
+    "train.test": Change("best", given=RESTLESS),
+    "train.patience": Change(1, given=RESTLESS),
+    "train.drops": Change(2, given=LOWERED),
+    "train.drop_factor": Change(0.1, given=LOWERED),
+    "checkpoint.seconds": Change(0.0, SAME, {"checkpoint.keep": 3, "train.eval_every": 1}),
+    "checkpoint.keep": Change(3, SAME, OFTEN),
+    "eval.batch": Change(2),
+    "eval.lengths": Change((8, 12)),
+}
+OF_TASK = {
+    "task.length": Change(9),
+    "task.min_length": Change(4),
+    "model.embedding": Change(3, REFUSED),
+    "train.shuffle": Change(False, REFUSED),
+    "train.buckets": Change((8, 16), REFUSED),
+    "train.chunk": Change(5, REFUSED),
+    "eval.valid_examples": Change(8),
+    "eval.test_examples": Change(12),
+}
+OF_ROWS = {
+    "task.window": Change(8),
+    "task.source_dir": Change("other"),
+    "model.readout": Change("mean", REFUSED),
+    "train.stop_when_solved": Change(True, REFUSED, {"train.solved": 1e6}),
+    "eval.batch": Change(2, ROUNDS),  # each row once, whatever the batch
+    "eval.lengths": Change((8, 12), REFUSED),
+}
+OF_STREAM = OF_ROWS | {
+    "model.bidirectional": Change(True, REFUSED, {"model.merge": "concat"}),
+    "model.merge": Change("sum", REFUSED),
+    "train.shuffle": Change(True, REFUSED),
+    "train.buckets": Change((8, 16), REFUSED),
+    "eval.batch": Change(2),  # the carry starts anew in each of its rows
+}
+# What does nothing alone is refused too.
+ALONE = {
     "model.merge": "sum",
     "model.layer_dropout": 0.5,
-    "model.head_dropout": 0.5,
-    "model.readout": "mean",
-    "model.embedding": 3,
-    "model.init": "uniform_by_width",
-    "model.input_stddev": 0.5,
-    "model.gate_bias": 1.0,
     "model.chrono_length": 8,
-    "model.dtype": "bfloat16",
-    "optimizer.name": "rmsprop",
-    "optimizer.learning_rate": 0.5,
-    "optimizer.schedule": "cosine",
-    "optimizer.warmup": 3,
-    "optimizer.clip": 1e-3,
     "optimizer.weight_decay": 0.1,
     "optimizer.momentum": 0.5,
-    "optimizer.b1": 0.1,
-    "optimizer.b2": 0.1,
-    "train.seeds": 3,
-    "train.seed": 7,
-    "train.steps": 6,
-    "train.batch": 3,
-    "train.weight_noise": 0.5,
-    "train.max_bad_steps": 2,
-    "train.eval_every": 4,
-    "train.solved": 1e6,
     "train.stop_when_solved": True,
-    "eval.batch": 2,
-    "eval.valid_examples": 8,
-    "eval.test_examples": 12,
-    "eval.lengths": (8, 12),
+    "train.drops": 2,
+    "train.drop_factor": 0.5,
 }
-REFUSED = {
-    "task.name",  # its other settings do not belong to the new task
-    "model.merge",
-    "model.layer_dropout",
-    "model.embedding",
-    "model.cell",
-    "model.gate_bias",
-    "model.chrono_length",
-    "optimizer.weight_decay",
-    "optimizer.momentum",
-    "train.stop_when_solved",
+
+
+def task(place):
+    return tiny("gru", seeds=1)
+
+
+def rows(place):
+    config = tiny("gru", seeds=1, batch=4)
+    set_task(config, "python_tokens", window=16, source_dir=str(place / "sources"))
+    config.model.update({"readout": None, "embedding": 2})
+    return config
+
+
+def stream(place):
+    config = rows(place)
+    config.train.chunk = 8
+    return config
+
+
+KINDS = {
+    kind.__name__: (kind, CHANGES | own)
+    for kind, own in ((task, OF_TASK), (rows, OF_ROWS), (stream, OF_STREAM))
 }
 
 
@@ -76,46 +167,93 @@ def leaves(config, path=""):
 
 
 def outcome(config, workdir):
-    """All rows but clocks and the config's hash."""
+    """All rows but clocks and the config's hash, and the steps of the checkpoints that stay."""
     run_one(config, workdir)
-    rows = [row for kind in ("train", "valid", "test", "final") for row in rows_of(workdir, kind)]
+    found = [row for kind in ("train", "valid", "test", "final") for row in rows_of(workdir, kind)]
     left_out = {*CLOCKS, "config"}
-    return [{k: v for k, v in row.items() if k not in left_out} for row in rows]
-
-
-def wild():
-    """`tiny`, made to diverge at its first step: there max_bad_steps shows."""
-    config = tiny()
-    config.model.activation = "relu"
-    config.optimizer.update({"name": "sgd", "learning_rate": 1e30, "clip": None})
-    return config
+    kept = sorted(int(path.name) for path in workdir.glob("checkpoints/*/[0-9]*"))
+    return [{k: v for k, v in row.items() if k not in left_out} for row in found], kept
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory):
-    import jax
-
-    with jax.numpy_dtype_promotion("standard"):
-        return {
-            make: outcome(make(), tmp_path_factory.mktemp(make.__name__) / "run")
-            for make in (tiny, wild)
-        }
-
-
-def test_K06_the_sweep_knows_every_field():
-    assert sorted(leaves(tiny())) == sorted(CHANGES)
+def place(tmp_path_factory):
+    """Two directories of sources, and programs compiled in a hurry: they run for milliseconds."""
+    root = tmp_path_factory.mktemp("sweep")
+    for name, repeats in (("sources", 1), ("other", 2)):
+        (root / name).mkdir()
+        for path, text in SOURCES.items():
+            (root / name / path).write_text(text * repeats)
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield root
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
-@pytest.mark.parametrize("field", sorted(CHANGES))
-def test_K06_every_field_acts_or_is_refused(field, usual, tmp_path):
-    make = wild if field == "train.max_bad_steps" else tiny
-    config = make()
-    config.update_from_flattened_dict({field: CHANGES[field]})
-    if field == "model.bidirectional":
-        config.model.merge = "concat"
-    if field in REFUSED:
-        with pytest.raises(UserError, match=r"config\.(task|model|optimizer|train)\b"):
-            run_one(config, tmp_path / "run")
-        assert not (tmp_path / "run").exists()
+@pytest.fixture(scope="module")
+def usual(place, tmp_path_factory):
+    """The outcome of a kind of run with `given`, once."""
+    known = {}
+
+    def find(kind, given):
+        key = kind, str(given)
+        if key not in known:
+            config = KINDS[kind][0](place)
+            config.update_from_flattened_dict(given)
+            known[key] = outcome(config, tmp_path_factory.mktemp("usual") / "run")
+        return known[key]
+
+    return find
+
+
+def test_K06_the_sweep_knows_every_field(place):
+    for kind, changes in KINDS.values():
+        unknown = {"eval.lengths"} if kind is not task else set()
+        assert {*leaves(kind(place))} | unknown == {*changes}
+
+
+@pytest.mark.parametrize(
+    "kind, field", [(kind, field) for kind, (_, changes) in KINDS.items() for field in changes]
+)
+def test_K06_every_field_acts_or_is_refused(kind, field, usual, place, tmp_path):
+    make, changes = KINDS[kind]
+    value, ends, given = changes[field]
+    if field == "task.source_dir":
+        value = str(place / value)
+    config = make(place)
+    config.update_from_flattened_dict(given | {field: value})
+    if ends == REFUSED:
+        assert_refused(config, field, value, tmp_path / "run")
+        return
+    found, kept = outcome(config, tmp_path / "run")
+    expected, kept_then = usual(kind, given)
+    if ends == ACTS:
+        assert found != expected
+    elif ends == SAME:
+        assert found == expected and kept != kept_then
     else:
-        assert outcome(config, tmp_path / "run") != usual[make]
+        assert_close(found, expected)
+        assert kept == kept_then
+
+
+@pytest.mark.parametrize("field", ALONE)
+def test_K06_field_that_does_nothing_alone_is_refused(field, place, tmp_path):
+    config = task(place)
+    config.update_from_flattened_dict({field: ALONE[field]})
+    assert_refused(config, field, ALONE[field], tmp_path / "run")
+
+
+def assert_refused(config, field, value, workdir):
+    group, _, leaf = field.rpartition(".")
+    with pytest.raises(UserError) as caught:
+        run_one(config, workdir)
+    message = str(caught.value)
+    assert f"config.{group}" in message and (leaf in message or str(value) in message), message
+    assert "\n" not in message
+    assert not workdir.exists()
+
+
+def assert_close(found, expected):
+    for row, other in zip(found, expected, strict=True):
+        for name, value in row.items():
+            exact = row["kind"] != "train" or not isinstance(value, float)
+            assert value == (other[name] if exact else pytest.approx(other[name], rel=1e-5)), name
+        assert row.keys() == other.keys()

@@ -13,16 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table import KEY, assert_close, jit, module_params
+from table import KEY, jit
 
 from seqmodels import optim
-from seqmodels.cells import GRU
 from seqmodels.data.order import Order
 from seqmodels.data.rows import NO_ROW, Rows, pack, take
-from seqmodels.layers import Stack
-from seqmodels.losses import add_up, cross_entropy
-from seqmodels.metrics import accuracy
-from seqmodels.models import SequenceClassifier
+from seqmodels.losses import add_up
 from seqmodels.training.selection import Selection
 from seqmodels.training.state import DIVERGED, RUNNING, TrainState, init_state
 from seqmodels.training.step import Learner, train_step, train_steps
@@ -171,14 +167,6 @@ def test_D08_F6_tokens_have_equal_weight_however_they_are_split(cut):
         assert float(sums["weight"]) == 10
 
 
-def test_D08_nothing_but_empty_batches_changes_nothing():
-    state, _ = update(SGD, one_feature([1.0]), [0])
-    after, sums = update(SGD, one_feature([1.0], []), [NO_ROW, 1, NO_ROW, 1], state=state)
-    equal((after.params, after.opt_state), (state.params, state.opt_state))
-    assert not any(np.any(np.asarray(value)) for value in sums.values())
-    assert (int(after.step), int(after.status)) == (2, RUNNING)
-
-
 numbers = st.integers(-6, 6).map(lambda n: n / 2)
 ragged = st.lists(st.lists(st.tuples(numbers, numbers), max_size=3), min_size=1, max_size=ROWS)
 
@@ -202,32 +190,6 @@ def test_D05_D06_D07_D08_any_batches_give_the_mean_over_tokens_clipped_once(rows
     rounding = 1e-6  # where a norm is 1 to the last digit
     assert np.sum(np.array(norms) > 1 + rounding) <= float(sums["clipped"])
     assert float(sums["clipped"]) <= np.sum(np.array(norms) > 1 - rounding)
-
-
-def test_D05_accumulated_batches_equal_one_big_batch():
-    model = SequenceClassifier(Stack((GRU(3),)), 2)
-    optimizer = optim.make("sgd", 0.5, clip=0.05, momentum=0.9)
-    one = Learner(model, optimizer, cross_entropy, accuracy, clip=0.05)
-    rng, lengths = np.random.default_rng(0), [3, 1, 6, 2, 5, 4, 6, 1]
-    inputs, starts, lengths = pack([rng.normal(size=(n, 2)).astype(np.float32) for n in lengths])
-    data = Rows(inputs, rng.integers(0, 2, 8).astype(np.int32), starts, lengths)
-    ids = np.array([5, 0, 7, 2, 1, 6, NO_ROW, 4], np.int32)
-
-    def batch(key, ids, data):
-        return take(data, ids, 6, False)
-
-    params = module_params(model, inputs[None, :6])["params"]
-    found = []
-    for learner, shape in ((one, (1, 1, 8)), (one._replace(accumulate=4), (1, 4, 2))):
-        given_ids = ids.reshape(shape)
-        state = start(learner, params)
-        found.append(TRAIN(learner, batch, state, jnp.int32(1), given_ids, data))
-    (big, whole), (small, parts) = found
-    assert_close((small.params, small.opt_state), (big.params, big.opt_state), 1e-6)
-    assert float(whole["clipped"]) == 1 and float(whole["grad_norm"]) > 0.05
-    assert (float(whole["batches"]), float(parts["batches"])) == (1, 4)
-    alike = whole.keys() - {"batches", "h_norm"}
-    assert_close({k: parts[k] for k in alike}, {k: whole[k] for k in alike}, 1e-6)
 
 
 # Updates that are not finite.

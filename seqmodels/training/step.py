@@ -54,10 +54,11 @@ def train_step(learner: Learner, state: TrainState, batch: Batch) -> tuple[Train
     """One update from one batch. Returns the new state and sums.
 
     A step whose loss or gradient is not finite changes no parameter, moment or carry and is
-    counted; a batch without a scored term changes nothing either. What such a step saw is not in
-    the sums: loss, metric and weight; steps, grad_norm and clipped (updates whose gradient was
-    clipped); batches, real (steps under the mask), slots (all steps), rows by length (`lengths`)
-    and the root mean square of each field of the final carry (`h_norm`, `c_norm`).
+    counted; a batch without a scored term moves the carry on and changes nothing else. What such a
+    step saw is not in the sums: loss, metric and weight; steps, grad_norm and clipped (updates
+    whose gradient was clipped); batches, real (steps under the mask), slots (all steps), rows by
+    length (`lengths`) and the root mean square of each field of the final carry (`h_norm`,
+    `c_norm`).
     """
     return update(learner, state, *gradient(learner, state, noisy(learner, state), batch))
 
@@ -106,8 +107,10 @@ def update(
         average = optax.incremental_update(params, average, 1 - learner.average)
 
     apply = finite & (weight > 0)
-    new, old = (params, opt_state, carry, average), _changing(state)
-    params, opt_state, carry, average = jax.tree.map(lambda a, b: jnp.where(apply, a, b), new, old)
+    new, old = (params, opt_state, average), (state.params, state.opt_state, state.average)
+    params, opt_state, average = jax.tree.map(lambda a, b: jnp.where(apply, a, b), new, old)
+    # Unscored steps are steps: what follows them in a stream goes on from the memory they leave.
+    carry = jax.tree.map(lambda a, b: jnp.where(finite, a, b), carry, state.carry)
     bad_steps = jnp.where(finite, 0, state.bad_steps + 1).astype(jnp.int32)
     state = state.replace(
         step=state.step + 1,
@@ -223,10 +226,6 @@ def noisy(learner: Learner, state: TrainState) -> Params:
         for leaf, key in zip(leaves, keys, strict=True)
     ]
     return jax.tree.unflatten(tree, added)
-
-
-def _changing(state):
-    return state.params, state.opt_state, state.carry, state.average
 
 
 def _seen(batch: Batch) -> Sums:
