@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from experiments.build import Run
 from experiments.checkpoint import Checkpoints
@@ -54,6 +55,137 @@ class Notes:
         return cls(0, 0, 0.0, [{} for _ in range(seeds)], [0] * seeds, [None] * seeds)
 
 
+@dataclasses.dataclass
+class Session:
+    """One program's seeds on their way through training, from start or checkpoint to test."""
+
+    run: Run
+    seeds: tuple[int, ...]
+    mesh: Mesh
+    programs: Programs
+    results: Results
+    show: Reporter
+    state: TrainState
+    notes: Notes
+
+    def running(self) -> np.ndarray:
+        return np.asarray(self.state.status) == RUNNING
+
+    def validate(self) -> float:
+        """Writes a row for each seed that runs, and does what its score decides; their mean."""
+        run, notes, active = self.run, self.notes, self.running()
+        scores = {}
+        for i, one in self.evaluate(self.state.tried, active, "valid").items():
+            scores[i] = mean(one["metric"], one["weight"])
+            self.results.write("valid", self.seeds[i], step=notes.step, **_averages(one))
+        if run.learner.selection is not None:
+            given = np.full(len(active), np.nan, np.float32)
+            given[list(scores)] = list(scores.values())
+            self.state = self.programs.judge(self.state, parallel.shard(given, self.mesh))
+
+        solved = np.zeros_like(active)
+        for i, score in scores.items():
+            solved[i] = run.solves(score) and notes.solved[i] is None
+        if solved.any() and run.source.confirms:
+            confirm = self.evaluate(self.state.tried, solved, "confirm", notes.step)
+            for i, one in confirm.items():
+                solved[i] = run.solves(mean(one["metric"], one["weight"]))
+        for i in np.flatnonzero(solved).tolist():
+            notes.solved[i] = notes.step
+        if run.stop_when_solved and solved.any():
+            status = np.where(solved, SOLVED, self.state.status).astype(np.int32)
+            self.state = self.state.replace(status=parallel.shard(status, self.mesh))
+        shown = " ".join([run.metric, *(f"{score:.4g}" for score in scores.values())])
+        self.show.update(notes.step, shown)
+        return float(np.mean(list(scores.values()))) if scores else float("nan")
+
+    def test(self) -> None:
+        """Writes the last rows of every seed."""
+        run, source, state = self.run, self.run.source, self.state
+        status = np.asarray(state.status)
+        sound = (status != DIVERGED) & (status != UNUSED)
+        params = state.best.params if run.test_best else state.tried
+        tested: dict[int, float] = {}
+        for length in source.lengths:
+            for i, one in self.evaluate(params, sound, "test", length=length).items():
+                averages, chance = _averages(one), source.chance(length)
+                step = int(state.step[i])
+                self.results.write(
+                    "test", self.seeds[i], step=step, length=length, chance=chance, **averages
+                )
+                tested.setdefault(i, averages["score"])
+        chance = source.chance(source.lengths[0])
+        for i, seed in enumerate(self.seeds):
+            solved = None if status[i] == DIVERGED else self.notes.solved[i]
+            self.results.write(
+                "final",
+                seed,
+                status=ENDED.get(status[i], "finished"),
+                step=int(state.step[i]),
+                score=tested.get(i),
+                metric=run.metric,
+                chance=chance,
+                baselines=run.baselines,
+                params=run.params,
+                solved=None if run.solved is None else solved is not None,
+                steps_to_solve=solved,
+                seconds=round(self.notes.seconds, 2),
+                compile_seconds=round(self.programs.seconds, 2),
+                device=f"{self.mesh.devices.size} x {self.mesh.devices.flat[0].device_kind}",
+            )
+        scores = " ".join(
+            "diverged" if i not in tested else f"{tested[i]:.4g}" for i in range(len(self.seeds))
+        )
+        known = {"chance": chance, **(run.baselines or {})}
+        beside = ", ".join(f"{name} {score:.4g}" for name, score in known.items())
+        seconds = f"{self.notes.seconds:.1f} s"
+        self.show.finish(f"test {run.metric} {scores}  ({beside}; {seconds})")
+
+    def write_train(self, trained: float, waited: float) -> None:
+        """One row for each seed that took a step since its last row, in so many seconds."""
+        notes, best = self.notes, self.state.best
+        for i, one in enumerate(notes.sums):
+            if one.get("steps"):
+                rate = float(self.run.rates(notes.step - 1))
+                if best is not None:
+                    rate *= float(best.rate[i])
+                self.results.write(
+                    "train",
+                    self.seeds[i],
+                    step=notes.step,
+                    loss=one["loss"] / one["weight"],
+                    score=one["metric"] / one["weight"],
+                    grad_norm=one["grad_norm"] / one["steps"],
+                    clipped=one["clipped"] / one["steps"],
+                    learning_rate=rate,
+                    **{k: v / one["batches"] for k, v in one.items() if k in ("h_norm", "c_norm")},
+                    padding=1 - one["real"] / one["slots"],
+                    lengths={str(2**n): int(c) for n, c in enumerate(one["lengths"]) if c},
+                    order=notes.order[i],
+                    tokens_per_second=round(one["real"] / trained, 1) if trained else None,
+                    waiting=round(waited / trained, 4) if trained else None,
+                    seconds=round(notes.seconds, 3),
+                )
+            notes.sums[i] = {}
+
+    def evaluate(
+        self,
+        params: Any,
+        active: np.ndarray,
+        split: str,
+        step: int = 0,
+        length: int | None = None,
+    ) -> dict[int, dict[str, float]]:
+        """Sums over one split for each active seed, by position."""
+        keys = jax.vmap(lambda key: stream(key, split, step))(self.state.key)
+        total: list[dict[str, Any]] = [{} for _ in active]
+        carry = self.programs.carry
+        for part in self.run.source.parts(split, length):
+            sums, carry = self.programs.evaluate(part, params, keys, active, carry)
+            _add(total, sums)
+        return {i: one for i, one in enumerate(total) if active[i]}
+
+
 def train_and_test(
     run: Run,
     seeds: tuple[int, ...],
@@ -76,24 +208,18 @@ def train_and_test(
         notes = Notes(**{f.name: saved[f.name] for f in dataclasses.fields(Notes)})
         results.rewind(notes.rows)
         show.resume(notes.step)
-
-    began, before = time.perf_counter(), notes.seconds
-    late: Any = None  # sums of the call under way: fetched when the next one has begun
-    waited = trained = 0.0
+    session = Session(run, seeds, mesh, programs, results, show, state, notes)
 
     def written() -> Row:
         notes.rows = results.size()
         return dataclasses.asdict(notes)
 
-    def fetch() -> None:
-        nonlocal late
-        if late is not None:
-            _add(notes.sums, late)
-            late = None
-
+    began, before = time.perf_counter(), notes.seconds
+    waited = trained = 0.0
     # Call borders depend on the step number alone, so any two runs of a config share them.
-    while notes.step < run.steps and (np.asarray(state.status) == RUNNING).any():
+    while notes.step < run.steps and session.running().any():
         border = min(run.steps, (notes.step // run.eval_every + 1) * run.eval_every)
+        late = None  # sums of the call under way: fetched when the next one has begun
         since = time.perf_counter()
         while notes.step < border and stop.number is None:
             end, shape = _call(run, notes.step, border)
@@ -101,23 +227,24 @@ def train_and_test(
             ids = feed(run, every, notes.step, shape, end)
             waited += time.perf_counter() - asked
             _note_order(notes.order, ids)
-            state, sums = programs.train[shape](jnp.int32(end - notes.step), state, ids)
-            fetch()
+            steps = jnp.int32(end - notes.step)
+            session.state, sums = programs.train[shape](steps, session.state, ids)
+            _add(notes.sums, late)
             late, notes.step = sums, end
-        fetch()
+        _add(notes.sums, late)
         trained += time.perf_counter() - since
         notes.seconds = before + time.perf_counter() - began
         score = None
         if notes.step == border:
-            _write_train(run, seeds, results, notes, trained, waited, state)
+            session.write_train(trained, waited)
             waited = trained = 0.0
-            state, score = _validate(run, programs, seeds, results, notes, state, mesh, show)
+            score = session.validate()
             notes.seconds = before + time.perf_counter() - began
-        ending = notes.step == run.steps or not (np.asarray(state.status) == RUNNING).any()
-        now = ending or stop.number is not None
-        checkpoints.save(notes.step, state, written, score, now=now)
+        last = notes.step == run.steps or not session.running().any()
+        now = last or stop.number is not None
+        checkpoints.save(notes.step, session.state, written, score, now=now)
         stop.check()
-    _test(run, programs, seeds, results, notes, state, mesh, show)
+    session.test()
 
 
 def _call(run: Run, step: int, border: int) -> tuple[int, Any]:
@@ -134,150 +261,9 @@ def _note_order(order: list[int], ids: Any) -> None:
             order[i] = zlib.crc32(np.ascontiguousarray(leaf[i]).tobytes(), order[i])
 
 
-def _validate(
-    run: Run,
-    programs: Programs,
-    seeds: tuple[int, ...],
-    results: Results,
-    notes: Notes,
-    state: TrainState,
-    mesh: Any,
-    show: Reporter,
-) -> tuple[TrainState, float]:
-    """The state after what validation decided, and the mean score of the seeds that still run."""
-    active = np.asarray(state.status) == RUNNING
-    scores = {}
-    for i, one in _evaluate(run, programs, state.tried, state.key, active, "valid").items():
-        scores[i] = mean(one["metric"], one["weight"])
-        results.write("valid", seeds[i], step=notes.step, **_averages(one))
-    if run.learner.selection is not None:
-        given = np.full(len(active), np.nan, np.float32)
-        given[list(scores)] = list(scores.values())
-        state = programs.judge(state, parallel.shard(given, mesh))
-
-    solved = np.zeros_like(active)
-    for i, score in scores.items():
-        solved[i] = run.solves(score) and notes.solved[i] is None
-    if solved.any() and run.source.confirms:
-        confirm = _evaluate(
-            run, programs, state.tried, state.key, solved, "confirm", notes.step
-        ).items()
-        for i, one in confirm:
-            solved[i] = run.solves(mean(one["metric"], one["weight"]))
-    for i in np.flatnonzero(solved).tolist():
-        notes.solved[i] = notes.step
-    if run.stop_when_solved and solved.any():
-        status = np.where(solved, SOLVED, state.status).astype(np.int32)
-        state = state.replace(status=parallel.shard(status, mesh))
-    show.update(notes.step, " ".join([run.metric, *(f"{s:.4g}" for s in scores.values())]))
-    return state, float(np.mean(list(scores.values()))) if scores else float("nan")
-
-
-def _test(
-    run: Run,
-    programs: Programs,
-    seeds: tuple[int, ...],
-    results: Results,
-    notes: Notes,
-    state: TrainState,
-    mesh: Any,
-    show: Reporter,
-) -> None:
-    status = np.asarray(state.status)
-    sound = (status != DIVERGED) & (status != UNUSED)
-    params = state.best.params if run.test_best else state.tried
-    tested: dict[int, float] = {}
-    for length in run.source.lengths:
-        found = _evaluate(run, programs, params, state.key, sound, "test", length=length)
-        for i, one in found.items():
-            averages, chance = _averages(one), run.source.chance(length)
-            step = int(state.step[i])
-            results.write("test", seeds[i], step=step, length=length, chance=chance, **averages)
-            tested.setdefault(i, averages["score"])
-    for i, seed in enumerate(seeds):
-        solved = None if status[i] == DIVERGED else notes.solved[i]
-        results.write(
-            "final",
-            seed,
-            status=ENDED.get(status[i], "finished"),
-            step=int(state.step[i]),
-            score=tested.get(i),
-            metric=run.metric,
-            chance=run.source.chance(run.source.lengths[0]),
-            baselines=run.baselines,
-            params=run.params,
-            solved=None if run.solved is None else solved is not None,
-            steps_to_solve=solved,
-            seconds=round(notes.seconds, 2),
-            compile_seconds=round(programs.seconds, 2),
-            device=f"{mesh.devices.size} x {mesh.devices.flat[0].device_kind}",
-        )
-    shown = " ".join(
-        "diverged" if i not in tested else f"{tested[i]:.4g}" for i in range(len(seeds))
-    )
-    known = {"chance": run.source.chance(run.source.lengths[0]), **(run.baselines or {})}
-    beside = ", ".join(f"{name} {score:.4g}" for name, score in known.items())
-    show.finish(f"test {run.metric} {shown}  ({beside}; {notes.seconds:.1f} s)")
-
-
-def _write_train(
-    run: Run,
-    seeds: tuple[int, ...],
-    results: Results,
-    notes: Notes,
-    trained: float,
-    waited: float,
-    state: TrainState,
-) -> None:
-    """One row for each seed that took a step since its last row."""
-    for i, one in enumerate(notes.sums):
-        if one.get("steps"):
-            rate = float(run.rates(notes.step - 1))
-            if state.best is not None:
-                rate *= float(state.best.rate[i])
-            results.write(
-                "train",
-                seeds[i],
-                step=notes.step,
-                loss=one["loss"] / one["weight"],
-                score=one["metric"] / one["weight"],
-                grad_norm=one["grad_norm"] / one["steps"],
-                clipped=one["clipped"] / one["steps"],
-                learning_rate=rate,
-                **{k: v / one["batches"] for k, v in one.items() if k in ("h_norm", "c_norm")},
-                padding=1 - one["real"] / one["slots"],
-                lengths={str(2**n): int(c) for n, c in enumerate(one["lengths"]) if c},
-                order=notes.order[i],
-                tokens_per_second=round(one["real"] / trained, 1) if trained else None,
-                waiting=round(waited / trained, 4) if trained else None,
-                seconds=round(notes.seconds, 3),
-            )
-        notes.sums[i] = {}
-
-
-def _evaluate(
-    run: Run,
-    programs: Programs,
-    params: Any,
-    keys: jax.Array,
-    active: np.ndarray,
-    split: str,
-    step: int = 0,
-    length: int | None = None,
-) -> dict[int, dict[str, float]]:
-    """Sums over one split for each active seed, by position."""
-    keys = jax.vmap(lambda key: stream(key, split, step))(keys)
-    total: list[dict[str, Any]] = [{} for _ in active]
-    carry = programs.carry
-    for part in run.source.parts(split, length):
-        sums, carry = programs.evaluate(part, params, keys, active, carry)
-        _add(total, sums)
-    return {i: one for i, one in enumerate(total) if active[i]}
-
-
 def _add(total: list[dict[str, Any]], sums: Any) -> None:
     """Adds a call's sums to those of each seed, in double precision, once the devices are done."""
-    for name, values in jax.device_get(sums).items():
+    for name, values in jax.device_get(sums or {}).items():
         for i, one in enumerate(total):
             one[name] = (np.asarray(one.get(name, 0.0)) + values[i].astype(np.float64)).tolist()
 
