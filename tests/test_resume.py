@@ -1,6 +1,7 @@
 """Interrupted runs end as the uninterrupted one: rows, parameters, moments, carry, data order."""
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -96,12 +97,16 @@ def assert_same_end(one, other):
 
 @pytest.fixture(scope="module")
 def whole(sources, tmp_path_factory):
-    """Each run without an interruption."""
+    """name -> the directory of that run without an interruption."""
     place = tmp_path_factory.mktemp("whole")
-    with jax.numpy_dtype_promotion("standard"):
-        for name, make in EVERY.items():
-            run_one(make(sources), place / name)
-    return place
+
+    @functools.cache
+    def run(name):
+        with jax.numpy_dtype_promotion("standard"):
+            run_one(EVERY[name](sources), place / name)
+        return place / name
+
+    return run
 
 
 def interrupted_after(calls, monkeypatch):
@@ -120,7 +125,9 @@ def interrupted_after(calls, monkeypatch):
     monkeypatch.setattr(runs, "listening", lambda: contextlib.nullcontext(stop))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    "name", ["drawn", pytest.param("bucketed", marks=pytest.mark.slow), "streamed"]
+)
 def test_I09_interrupted_run_equals_uninterrupted_run(name, sources, whole, tmp_path):
     config, times = EVERY[name](sources), 0
     for calls in (1, 0, 2, 1, 100):  # an interruption right after the start among them
@@ -132,11 +139,11 @@ def test_I09_interrupted_run_equals_uninterrupted_run(name, sources, whole, tmp_
                 assert error.number == signal.SIGTERM
                 times += 1
     assert times >= 3
-    assert_same_end(tmp_path / "run", whole / name)
+    assert_same_end(tmp_path / "run", whole(name))
 
 
 def test_D07_learning_rate_follows_the_updates_after_a_resume(whole):
-    for row in rows_of(whole / "streamed", "train"):
+    for row in rows_of(whole("streamed"), "train"):
         cosine = 0.03 * (1 + np.cos(np.pi * (row["step"] - 1) / 20)) / 2
         allowed = [pytest.approx(cosine * 0.5**drops, rel=1e-4) for drops in range(4)]
         assert any(row["learning_rate"] == rate for rate in allowed), row
@@ -195,7 +202,7 @@ def test_damaged_newest_checkpoint_falls_back_loudly(
     said = capsys.readouterr().out
     assert f"checkpoint {place} is damaged" in said and "set aside" in said
     assert f"goes on at step {steps[-2]}/12" in said
-    assert without_clocks(tmp_path / "run")[:-2] == without_clocks(whole / "drawn")[:-2]
+    assert without_clocks(tmp_path / "run")[:-2] == without_clocks(whole("drawn"))[:-2]
     assert (tmp_path / "run/checkpoints/damaged" / f"seeds_0_1_{steps[-1]}").exists()
 
 
@@ -226,7 +233,7 @@ def test_I03_seeds_saved_on_two_devices_restore_on_one(sources, whole, tmp_path,
     monkeypatch.setattr(jax, "local_devices", lambda: devices[:1])
     run_one(config, tmp_path / "run")
     for mine, other in zip(
-        rows_of(tmp_path / "run", "final"), rows_of(whole / "drawn", "final"), strict=True
+        rows_of(tmp_path / "run", "final"), rows_of(whole("drawn"), "final"), strict=True
     ):
         assert mine["score"] == pytest.approx(other["score"], rel=1e-4)
 
