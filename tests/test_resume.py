@@ -315,8 +315,9 @@ def test_signals_save_and_exit_with_their_status(number, sources, tmp_path):
         process.send_signal(number)
         status, output = ended(process)
         seen.add(status)
-        assert status in (0, 128 + number), output
-        assert "Traceback" not in output
+        if (tmp_path / "run").exists():  # else Python was still importing
+            assert status in (0, 128 + number), output
+            assert "Traceback" not in output
     assert 128 + number in seen
     assert ended(start("streamed", sources, tmp_path / "run"))[0] == 0
     assert_same_end(tmp_path / "run", tmp_path / "whole")
