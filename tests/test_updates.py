@@ -4,6 +4,7 @@ Most use a model whose gradients are known: the loss is the sum of x . kernel ov
 its gradient is the sum of the steps themselves.
 """
 
+import collections
 import functools
 
 import flax.linen as nn
@@ -11,17 +12,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+import reference
+from hypothesis import example, given
 from hypothesis import strategies as st
-from table import KEY, jit
+from table import KEY, jit, module_params
 
 from seqmodels import optim
+from seqmodels.cells import LSTM
 from seqmodels.data.order import Order
 from seqmodels.data.rows import NO_ROW, Rows, pack, take
+from seqmodels.layers import Stack
 from seqmodels.losses import add_up
+from seqmodels.models import SequenceLabeller
 from seqmodels.training.selection import Selection
 from seqmodels.training.state import DIVERGED, RUNNING, TrainState, init_state
-from seqmodels.training.step import Learner, train_step, train_steps
+from seqmodels.training.step import LENGTH_BINS, Learner, train_step, train_steps
+from seqmodels.types import Batch
 
 WIDTH, STEPS, ROWS, UPDATES, PARTS = 10, 60, 16, 4, 4  # room for every example: few programs
 BAD = np.full((1, 2), np.nan)
@@ -89,8 +95,10 @@ def filled(ids, shape=(UPDATES, PARTS, 1)):
     return every
 
 
+STEP = jit(train_step, static_argnums=0)
 TRAIN = jit(train_steps, static_argnums=(0, 1))
 SGD = linear(optim.make("sgd", 1.0), accumulate=PARTS)
+CLIPPED = linear(optim.make("sgd", 1.0, clip=1.0), clip=1.0)
 RATES = [1.0, 0.75, 0.5, 0.25]
 FALLING = linear(
     optim.make("sgd", 1.0, schedule="linear", steps=4, clip=1.0), accumulate=PARTS, clip=1.0
@@ -268,10 +276,72 @@ def test_without_a_moving_average_the_parameters_are_tried():
 def test_N05_fresh_state_can_be_donated_with_its_average_and_its_best():
     learner = linear(optim.make("adam", 0.5), average=0.5, selection=Selection(True))
     batch = draw(KEY, np.array([0], np.int32), SLOPES)
-    state = init_state(learner, KEY, batch.inputs, batch.mask)
+    own = jax.random.clone(KEY)  # a donated state takes its key along
+    state = init_state(learner, own, batch.inputs, batch.mask)
     kept = state.replace(key=None)
     step = jit(train_step, static_argnums=0, donate_argnums=1)
     for _ in range(2):
         state, _ = step(learner, state, batch)
     assert kept.params["kernel"].is_deleted()
     assert kernel(state).tolist() != state.best.params["kernel"].tolist() == [0, 0]
+
+
+# What is recorded.
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=4, max_size=4),
+    holes=st.lists(st.integers(0, 39), max_size=6),
+)
+@example(lengths=[1, 2, 3, 4], holes=[])
+@example(lengths=[7, 8, 15, 16], holes=[])
+@example(lengths=[31, 32, 33, 0], holes=[])
+def test_real_steps_padding_and_lengths_are_counted(lengths, holes):
+    """Rows by their real steps in bins from a power of two up to, not including, the next."""
+    mask = np.arange(40) < np.array(lengths)[:, None]
+    mask[:, holes] = False
+    weights = np.ones(4, np.float32)
+    batch = Batch(np.zeros((4, 40, 2), np.float32), weights, mask, mask.astype(np.float32))
+    _, sums = STEP(CLIPPED, start(CLIPPED), batch)
+    bins = collections.Counter(int(n).bit_length() - 1 for n in mask.sum(1) if n)
+    scored = bool(mask.any())
+    assert sums["lengths"].shape == (LENGTH_BINS,)
+    assert {i: int(n) for i, n in enumerate(sums["lengths"]) if n} == dict(bins)
+    assert (float(sums["real"]), float(sums["slots"])) == (mask.sum(), 160 * scored)
+    assert (float(sums["batches"]), float(sums["steps"])) == (scored, scored)
+
+
+def test_sums_add_up_over_batches_and_updates():
+    data = one_feature([1.0], [0.5, 0.5], [3.0] * 5)
+    _, sums = update(SGD, data, [0, 1, 2, NO_ROW, 1, 1], count=2)
+    assert (float(sums["batches"]), float(sums["steps"])) == (8, 2)
+    assert (float(sums["real"]), float(sums["slots"])) == (12, 8 * WIDTH)
+    assert sums["lengths"][:4].tolist() == [1, 3, 1, 0]
+    assert float(sums["grad_norm"]) == pytest.approx(17 / 8 + 0.5)
+
+
+def test_clip_rate_counts_gradients_above_the_limit():
+    state, clipped = start(CLIPPED), []
+    for slope in (0.5, 1.0, 1.5, 30.0):
+        state, sums = STEP(CLIPPED, state, draw(KEY, np.zeros(1, np.int32), one_feature([slope])))
+        clipped.append(float(sums["clipped"]))
+    assert clipped == [0, 0, 1, 1]
+
+
+def test_norms_of_the_final_carry():
+    """Root mean square over rows and units, averaged over layers."""
+    model = SequenceLabeller(Stack((LSTM(2), LSTM(3))), 1)
+    learner = Learner(model, optim.make("sgd", 0.0), total, total)
+    rng, mask = np.random.default_rng(0), np.arange(4) < np.array([[4], [1], [3]])
+    x, weights = rng.normal(size=(3, 4, 2)).astype(np.float32), mask.astype(np.float32)
+    params = module_params(model, x, scale=0.9)["params"]
+    _, sums = STEP(learner, start(learner, params), Batch(x, weights, mask, weights))
+    expected, y = {"h": [], "c": []}, x
+    for i, width in enumerate((2, 3)):
+        carry = {name: np.zeros((3, width)) for name in "hc"}
+        layer = params["stack"][f"layer_{i}"]
+        y, final = reference.run(reference.lstm, layer, y, carry, mask=mask)
+        for name in "hc":
+            expected[name].append(np.sqrt(np.mean(final[name] ** 2)))
+    for name, norms in expected.items():
+        assert float(sums[f"{name}_norm"]) == pytest.approx(np.mean(norms), rel=1e-5)
