@@ -1,6 +1,5 @@
 """Public TFDS sets: read from directories as TFDS prepares them, without TensorFlow or network."""
 
-import importlib
 import importlib.util
 import io
 from dataclasses import dataclass, fields
@@ -27,11 +26,9 @@ LANGUAGE = [name for name, source in SOURCES.items() if source.kind == "language
 def without_tensorflow(monkeypatch):
     """Even where it is installed: nothing may be downloaded."""
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *rest: None if name == "tensorflow" else find(name, *rest),
-    )
+    hide = {"tensorflow": lambda name, *rest: None}
+    patched = lambda name, *rest: hide.get(name, find)(name, *rest)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", patched)
 
 
 def real_builder(name, data_dir):
