@@ -35,6 +35,19 @@ INITS = {
 DTYPES = ("float32", "bfloat16")
 
 
+FIELDS = {  # of each group but task and optimizer, which know their own
+    "": "label task model optimizer train checkpoint eval",
+    "model": "cell activation features layers bidirectional merge input_dropout layer_dropout "
+    "head_dropout readout head_start embedding tied init input_stddev gate_bias chrono_length "
+    "dtype",
+    "train": "seeds seed steps batch weight_noise max_bad_steps shards accumulate shuffle buckets "
+    "chunk workers prefetch average eval_every steps_per_call solved stop_when_solved test "
+    "patience drops drop_factor",
+    "checkpoint": "seconds keep",
+    "eval": "batch valid_examples test_examples lengths",
+}
+
+
 class Run(NamedTuple):
     """One config as objects: what the loop works with."""
 
@@ -87,6 +100,17 @@ def build(config: ConfigDict) -> Run:
         raise UserError("config.train.stop_when_solved=True needs a score in config.train.solved")
     if not config.label.strip():
         raise UserError("config.label is empty; it names the run in tables and figures")
+
+    if config.label in CELLS and config.label != config.model.cell:
+        raise UserError(
+            f"config.label={config.label!r} names another cell than config.model.cell="
+            f"{config.model.cell!r}; change one of them"
+        )
+    for group, known in FIELDS.items():
+        for field in config[group] if group else config:
+            where = f"config.{group}.{field}" if group else f"config.{field}"
+            if field not in known.split():
+                raise UserError(f"{where} is read by nothing; known: {', '.join(known.split())}")
 
     source = build_source(config)
     if train.stop_when_solved and not source.confirms:

@@ -44,6 +44,10 @@ def build_source(config: ConfigDict) -> Source:
             )
     if length is None:
         raise UserError(f"config.task.length is missing; {name} needs one")
+    at_least("config.task.length", length, 1)
+    for tested in test.lengths or ():
+        if isinstance(tested, int):
+            at_least("config.eval.lengths", tested, 1)
     for field in ("valid_examples", "test_examples"):
         at_least(f"config.eval.{field}", test[field], 1)
         if test[field] % test.batch:

@@ -5,6 +5,7 @@ import anything. absl by itself answers a bad flag with exit status 1 and a trac
 """
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ FAILED = 1
 """Exit status when a run of a comparison failed."""
 
 
+NONE = re.compile(r"--?config\.([\w.]+)=None")
 DEFINE: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
     int: flags.DEFINE_integer,
@@ -65,6 +67,8 @@ def start(
                 )
             # ml_collections looks for overrides in sys.argv alone, where flag files are folded.
             sys.argv = [argv[0], *flags.FLAGS.read_flags_from_files(list(argv[1:]))]
+            nones = [a for a in sys.argv if NONE.fullmatch(a)]  # no parser of a type knows None
+            sys.argv = [a for a in sys.argv if a not in nones]
             names = {a.split("=")[0].lstrip("-") for a in sys.argv if a.startswith("-")}
             if names & {"help", "helpshort", "h"}:
                 _help(options)
@@ -74,6 +78,9 @@ def start(
             if config and not isinstance(flags.FLAGS.config, ConfigDict):
                 getattr(flags.FLAGS.config, "lock", None)  # a missing file raises only now
                 raise ValueError("get_config() of the --config file must return a ConfigDict")
+            for path in (NONE.fullmatch(a) for a in nones):
+                assert path is not None
+                _set_none(flags.FLAGS.config, path[1].split("."))
         except Exception as error:  # a config is code: whatever it raises is the user's to mend
             _refuse(_one_line(error))
         if len(rest) > 1:
@@ -92,6 +99,15 @@ def start(
     app.run(run, flags_parser=parse)
 
 
+def _set_none(config: ConfigDict, path: list[str]) -> None:
+    for i, name in enumerate(path):
+        if not isinstance(config, ConfigDict) or name not in config:
+            raise ValueError(f"no such config field: config.{'.'.join(path[: i + 1])}")
+        if i + 1 < len(path):
+            config = config[name]
+    config[path[-1]] = None
+
+
 def guarded(main: Callable[[], int | None]) -> NoReturn:
     """Exits with the status that `main` returns; with one line where it raises what is foreseen.
 
@@ -100,7 +116,7 @@ def guarded(main: Callable[[], int | None]) -> NoReturn:
     """
     try:
         sys.exit(main())
-    except UserError as error:
+    except (UserError, OSError) as error:  # a full disk, for one
         print(f"error: {error}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt as error:

@@ -29,8 +29,12 @@ def one_of(field: str, value: str, allowed: Iterable[str]) -> None:
     raise UserError(f"{field}={value!r} is unknown{hint} (allowed: {', '.join(names)})")
 
 
-def at_least(field: str, value: float, least: float) -> None:
-    """UserError unless value >= least."""
+def at_least(field: str, value: float | None, least: float) -> None:
+    """UserError unless value >= least; whole numbers must also be below 2^31, to be counted."""
+    if value is None:
+        raise UserError(f"{field}=None must be a number of at least {least}")
+    if isinstance(value, int) and value >= 2**31:
+        raise UserError(f"{field}={value} must be below 2^31")
     if not value >= least:
         raise UserError(f"{field}={value} must be at least {least}")
 

@@ -57,10 +57,15 @@ def read_rows(path: Path) -> list[Row]:
     Raises UserError, with file and line, for any other line that is not a row.
     """
     rows = []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is incomplete
         try:
             row = json.loads(line)
+            if row["kind"] == "final":
+                row["status"]  # what tells that it is finished
             rows.append({**row, "kind": row["kind"], "seed": row["seed"]})
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{path}:{number} is not a row of results: {line[:60]!r}") from None
@@ -90,6 +95,8 @@ def open_workdir(workdir: Path, config: Row) -> None:
                 old = json.loads(path.read_text(encoding="utf-8"))
             except ValueError:
                 raise UserError(f"{path} is not JSON; choose another --workdir") from None
+            if not isinstance(old, dict):
+                raise UserError(f"{path} is not a config; choose another --workdir")
             if without_seeds(old) != without_seeds(config):
                 where = difference(without_seeds(old), without_seeds(config))
                 raise UserError(
@@ -111,7 +118,7 @@ def without_seeds(config: Row) -> Row:
     if "runs" in config:
         rest = {k: v for k, v in config.items() if k != "seeds"}
         return {**rest, "runs": {k: without_seeds(v) for k, v in config["runs"].items()}}
-    train = {k: v for k, v in config["train"].items() if k not in ("seed", "seeds")}
+    train = {k: v for k, v in config.get("train", {}).items() if k not in ("seed", "seeds")}
     return {**{k: v for k, v in config.items() if k != "checkpoint"}, "train": train}
 
 
@@ -122,6 +129,9 @@ class Results:
         self.path = workdir / "results.jsonl"
         self.common = {"config": config_hash(config), "task": task, "cell": config["label"]}
         rows = read_rows(self.path) if self.path.exists() else []
+        for row in rows:
+            if row.get("config", self.common["config"]) != self.common["config"]:
+                raise UserError(f"{self.path} has rows of another config; choose another --workdir")
         self.finished = {row["seed"]: row["status"] for row in rows if row["kind"] == "final"}
         self._boards = Boards(workdir / "tensorboard")
 

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from experiments.build import Run, build
 from experiments.checkpoint import Checkpoints, groups
-from experiments.errors import UserError
+from experiments.errors import UserError, at_least, finite
 from experiments.loop import train_and_test
 from experiments.progress import console, reporter
 from experiments.results import Results, Row, as_dict, open_workdir, without_seeds, write_file
@@ -36,6 +36,8 @@ def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
     """
     if not config.runs:
         raise UserError("config.runs is empty; a comparison needs runs")
+    at_least("config.match_params", config.match_params, 0.0)
+    finite("config.match_params", config.match_params)
     runs = {}
     for name, one in config.runs.items():
         try:

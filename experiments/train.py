@@ -6,6 +6,7 @@ The same command goes on with seeds that are not finished. Exit status: 0, 2 for
 command or config, 3 if a seed diverged.
 """
 
+import re
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -17,7 +18,8 @@ def main(workdir: Path | None, config: ConfigDict) -> int:
     if "runs" in config:
         raise cli.UserError("this config is a comparison; use experiments.compare")
     if workdir is None:
-        workdir = Path("runs", f"{config.task.name} {config.label}".replace(" ", "_"))
+        name = f"{config.task.get('set', config.task.name)} {config.label}"
+        workdir = Path("runs", re.sub(r"[^\w.-]+", "_", name))
     cli.use_cores(config.train.seeds * config.train.shards)
     from experiments.runs import run_one
 

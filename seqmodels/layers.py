@@ -206,6 +206,9 @@ class Embed(nn.Module):
         self.embedding = self.param("embedding", initializers.Normal(1.0), shape, jnp.float32)
 
     def __call__(self, ids: Int[Array, "B T"]) -> Float[Array, "B T E"]:
+        ids = jnp.asarray(ids)
+        if ids.dtype.itemsize < 4:  # may not hold `vocabulary`
+            ids = ids.astype(jnp.int32)
         ids = jnp.where(ids < 0, self.vocabulary, ids)
         x = jnp.take(self.embedding, ids, axis=0, mode="fill", fill_value=jnp.nan)
         if self.padding_id is None:

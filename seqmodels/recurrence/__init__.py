@@ -85,6 +85,8 @@ def run(
     mask, reset = (None if flag is None else jnp.asarray(flag) for flag in (mask, reset))
     mask = _as_mask(mask, lengths, batch, length)
     _check_flag("reset", reset, batch, length)
+    if not isinstance(reverse, bool):
+        raise ValueError(f"reverse={reverse!r} must be True or False")
     if remat is not None and (type(remat) is not int or remat < 1):
         raise ValueError(f"remat={remat} must be at least 1 step, or None")
 
