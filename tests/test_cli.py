@@ -43,6 +43,9 @@ def refused(done, *words):
         (["--workdr=x"], ["workdr", "workdir"]),
         (["train"], ["'train'", "--workdir=PATH"]),
         (["--flagfile=nothing.txt"], ["nothing.txt"]),
+        (["--config.model.nothing=None"], ["no such config field: config.model.nothing"]),
+        (["--config.train.steps=None"], ["config.train.steps=None"]),
+        (["--config.label=gru"], ["config.label='gru'", "config.model.cell='lstm'"]),
         (["--config=configs/compare.py"], ["comparison", "experiments.compare"]),
     ],
 )
