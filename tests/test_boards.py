@@ -87,7 +87,7 @@ def test_a_further_seed_has_a_folder_of_its_own(finished):
     assert all(path.read_bytes() == data for path, data in before.items())
 
 
-@pytest.mark.parametrize("calls", [0, 1, 2, 3], ids=lambda n: f"{n}_calls")
+@pytest.mark.parametrize("calls", [*(pytest.param(n, marks=pytest.mark.slow) for n in range(3)), 3])
 def test_after_a_resume_each_point_is_there_once(calls, tmp_path, monkeypatch):
     """Also where nothing but the test was missing, whose rows stand at the last step."""
     config = tiny(steps_per_call=1)
