@@ -105,7 +105,8 @@ def build_data(config: ConfigDict, dataset: Any) -> Source:
                 f"config.train.chunk={train.chunk} steps; set it to ()"
             )
     with blame("config.task"):
-        shared["tokenizer"] = dataset.tokenizer() if hasattr(dataset, "tokenizer") else None
+        text = hasattr(dataset, "tokenizer") and dataset.spec.tokens
+        shared["tokenizer"] = dataset.tokenizer() if text else None
     if hasattr(dataset, "chunk"):
         return build_streamed(config, dataset, shared)
     for field in ("workers", "prefetch"):

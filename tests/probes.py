@@ -62,7 +62,6 @@ class Awkward(Cell):
     learned; noise is drawn once a sequence and once a step.
     """
 
-
     def init(self, key, in_features):
         k_input, k_recurrent, k_second = jax.random.split(key, 3)
         width = self.features

@@ -253,7 +253,7 @@ def test_K06_field_that_does_nothing_alone_is_refused(field, place, tmp_path):
 
 
 def nearly(row, other):
-    """Whether numbers differ by rounding; not the order, a checksum over calls and their filling."""
+    """Whether numbers differ by rounding; not the order, a checksum over calls and filling."""
     assert row.keys() == other.keys()
     return all(
         value == (pytest.approx(other[name], rel=1e-4) if isinstance(value, float) else other[name])
