@@ -25,7 +25,7 @@ def run_one(config: ConfigDict, workdir: Path) -> bool:
     """Runs the seeds that are not finished. True if no seed of the config diverged."""
     run = build(config)
     open_workdir(workdir, as_dict(config))
-    with alone_in(workdir), listening() as stop:
+    with listening() as stop, alone_in(workdir):
         return _run(run, config, workdir, f"{run.task} {run.label}", stop)
 
 
@@ -51,7 +51,7 @@ def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
         open_workdir(workdir / name, plain["runs"][name])
 
     outcome = {}
-    with alone_in(workdir), listening() as stop:
+    with listening() as stop, alone_in(workdir):
         for name, run in runs.items():
             place = workdir / name
             try:
