@@ -25,17 +25,12 @@ OPTIONS = {
 
 
 def main(workdir: Path, split: str, lengths: str, widths: str, run_seed: int | None) -> int:
+    numbers = {"lengths": _numbers("lengths", lengths), "widths": _numbers("widths", widths)}
     from experiments.errors import blame
     from experiments.evaluation import evaluate, show
     from experiments.results import write_file
 
-    rows = evaluate(
-        workdir,
-        split,
-        lengths=_numbers("lengths", lengths),
-        widths=_numbers("widths", widths),
-        seed=run_seed,
-    )
+    rows = evaluate(workdir, split, **numbers, seed=run_seed)
     show(rows)
     text = "".join(json.dumps(_finite(row), allow_nan=False) + "\n" for row in rows)
     with blame(f"--workdir={workdir}"):

@@ -72,17 +72,22 @@ def assert_same_numbers(workdir, seeds):
 def finished(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("boards") / "run"
     with jax.numpy_dtype_promotion("standard"):
-        run_one(tiny(), workdir)
+        run_one(short(), workdir)
     return workdir
+
+
+def short(seeds=2):
+    return tiny(seeds=seeds, steps_per_call=1)
 
 
 def test_files_hold_the_numbers_of_the_results(finished):
     assert_same_numbers(finished, [0, 1])
 
 
+@pytest.mark.slow
 def test_a_further_seed_has_a_folder_of_its_own(finished):
     before = {path: path.read_bytes() for path in finished.glob("tensorboard/*/*")}
-    run_one(tiny(seeds=3), finished)
+    run_one(short(seeds=3), finished)
     assert_same_numbers(finished, [0, 1, 2])
     assert all(path.read_bytes() == data for path, data in before.items())
 
@@ -90,7 +95,7 @@ def test_a_further_seed_has_a_folder_of_its_own(finished):
 @pytest.mark.parametrize("calls", [*(pytest.param(n, marks=pytest.mark.slow) for n in range(3)), 3])
 def test_after_a_resume_each_point_is_there_once(calls, tmp_path, monkeypatch):
     """Also where nothing but the test was missing, whose rows stand at the last step."""
-    config = tiny(steps_per_call=1)
+    config = short()
     with monkeypatch.context() as patch:
         interrupted_after(calls, patch)
         with pytest.raises(Interrupted):

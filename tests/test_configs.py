@@ -47,9 +47,15 @@ def runs(name, argument):
     return [*config.runs.values()] if "runs" in config else [config]
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Where what comes with Python is prepared, once; the rest has to be placed."""
+    return tmp_path_factory.mktemp("data")
+
+
 @pytest.fixture
-def empty_handed(tmp_path, monkeypatch):
-    """No file placed by hand, no prepared data, no network, no package that has or makes them."""
+def empty_handed(prepared, tmp_path, monkeypatch):
+    """No file placed by hand, no network, no package that has or makes the data."""
     find, hidden = importlib.util.find_spec, ("tensorflow", "vega_datasets")
     monkeypatch.setattr(
         importlib.util,
@@ -57,7 +63,7 @@ def empty_handed(tmp_path, monkeypatch):
         lambda name, *rest: None if name in hidden else find(name, *rest),
     )
     monkeypatch.delenv(MANUAL_DIR_VARIABLE, raising=False)
-    monkeypatch.setenv(DATA_DIR_VARIABLE, str(tmp_path / "data"))
+    monkeypatch.setenv(DATA_DIR_VARIABLE, str(prepared))
     monkeypatch.setattr(music, "URL", (tmp_path / "absent").as_uri())
     monkeypatch.chdir(ROOT)  # where commands are run: configs/text_files.py reads its README.md
 

@@ -30,23 +30,22 @@ pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 def drawn(place, **train):
     """Fresh rows, tested at two lengths."""
-    config = tiny("gru", **train)
+    config = tiny(steps_per_call=1, **train)
     config.eval.lengths = (8, 12)
     return config
 
 
 def rows(place, **train):
-    """Windows of source files, in buckets."""
-    config = tiny("gru", batch=4, **train)
+    """Windows of source files."""
+    config = tiny(batch=4, **train)
     set_task(config, "python_tokens", window=32, source_dir=str(place / "sources"))
     config.model.update({"readout": None, "embedding": 2})
-    config.train.buckets = (8, 32)
     return config
 
 
 def stream(place, **train):
     """Bytes, read while the model computes."""
-    return letters(place / "text.txt", seeds=2, steps=4, eval_every=2, accumulate=1, **train)
+    return letters(place / "text.txt", steps=4, eval_every=2, **train)
 
 
 EVERY = {
@@ -182,7 +181,7 @@ def test_one_seed_is_scored_alone_as_with_the_others(trained):
 def test_a_run_that_was_interrupted_is_scored_at_its_checkpoint(tmp_path, monkeypatch):
     config = drawn(tmp_path, steps=40, eval_every=2)
     with monkeypatch.context() as patch:
-        interrupted_after(1, patch)
+        interrupted_after(3, patch)
         with pytest.raises(Interrupted):
             run_one(config, tmp_path / "run")
     before = contents(tmp_path / "run")
@@ -191,11 +190,12 @@ def test_a_run_that_was_interrupted_is_scored_at_its_checkpoint(tmp_path, monkey
     assert contents(tmp_path / "run") == before, "nothing but a reader"
 
 
+@pytest.mark.slow
 def test_rows_without_a_scored_step_are_counted_and_have_no_score(tmp_path, monkeypatch):
     """A piece of one frame, of which nothing is asked."""
     placed = Placed("music", tmp_path, monkeypatch)
     monkeypatch.setenv(DATA_DIR_VARIABLE, str(placed.data_dir))
-    config = tiny("gru", steps=1, seeds=1)
+    config = tiny(steps=1, seeds=1)
     set_task(config, "music", set="jsb")
     config.model.readout = None
     run_one(config, tmp_path / "run")

@@ -32,8 +32,7 @@ def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("trained")
     file = place / "text.txt"
     file.write_text(TEXT)
-    config = letters(file, seeds=2, steps=60, eval_every=30, accumulate=1, average=0.5)
-    config.model.update({"features": 16, "embedding": 8, "head_dropout": 0.0})
+    config = letters(file, steps=200, eval_every=200, steps_per_call=2)
     with jax.numpy_dtype_promotion("standard"):
         run_one(config, place / "run")
     file.unlink()
@@ -95,7 +94,7 @@ def test_text_is_that_of_the_parameters_that_were_tested(trained):
     with config.unlocked():
         config.train.average = 0.0
     last, *_ = read_params(trained, config, None)
-    assert (seed, step) == (0, 60)
+    assert (seed, step) == (0, 200)
     assert jax.tree.structure(average) == jax.tree.structure(last)
     for one, other in zip(jax.tree.leaves(average), jax.tree.leaves(last), strict=True):
         assert one.shape == other.shape and one.dtype == np.float32
@@ -180,7 +179,7 @@ def of_a_comparison(run):
             ["has no checkpoint; train it first"],
         ),
         "damaged": (
-            lambda run: damage(run / "checkpoints/seeds_0_1/60/state"),
+            lambda run: damage(run / "checkpoints/seeds_0_1/200/state"),
             ["checkpoint", "is damaged"],
         ),
     }.values(),
@@ -193,12 +192,6 @@ def test_a_directory_that_cannot_serve_is_one_line(spoil, words, trained, said, 
     for word in words:
         assert word in str(caught.value), str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_run_that_reads_no_text_is_refused(said, tmp_path):
-    run_one(tiny(seeds=1, steps=1), tmp_path / "run")
-    with pytest.raises(UserError, match="is no run of a language model: no tokenizer.json there"):
-        said(tmp_path / "run")
 
 
 # As a process.
@@ -241,6 +234,7 @@ def test_the_run_directory_is_all_it_needs(trained, said, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--temperature=-1", "--top_k=0", "--top_p=2", "--run_seed=5"])
 def test_a_bad_flag_is_one_line_and_status_2(flag, trained):
     done = command("generate", f"--workdir={trained}", f"--prompt={PROMPT}", flag)
@@ -252,6 +246,7 @@ def test_a_directory_that_is_no_run_is_one_line_and_status_2(tmp_path):
     refused(command("generate", f"--workdir={tmp_path}"), str(tmp_path), "holds no run")
 
 
+@pytest.mark.slow
 def test_text_is_seen_while_it_is_written(trained, tmp_path):
     """More than anybody waits for; the first letters are there at once."""
     with process(
@@ -263,6 +258,7 @@ def test_text_is_seen_while_it_is_written(trained, tmp_path):
     assert running.returncode == 130 and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(trained, tmp_path):
     with process(tmp_path, bare(trained, tmp_path), "--length=2000", "--temperature=0") as running:
         running.stdout.read(1)
