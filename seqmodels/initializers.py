@@ -30,7 +30,10 @@ zeros: Initializer = jax.nn.initializers.zeros
 
 
 def uniform_by_width(key: Key, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-    """U(-1/sqrt(H), 1/sqrt(H)), H = shape[-1]: weights and biases of PyTorch's RNN, LSTM, GRU."""
+    """U(-1/sqrt(H), 1/sqrt(H)), H = shape[-1]: weights and biases of PyTorch's RNN, LSTM, GRU.
+
+    `shape` is that of one gate's block, [E, H], [H, H] or [H]; the bound does not look at E.
+    """
     bound = shape[-1] ** -0.5
     return jax.random.uniform(key, shape, dtype, -bound, bound)
 
@@ -100,4 +103,5 @@ def blocks(init: Initializer, key: Key, shape: Sequence[int], count: int, dtype:
     """
     # One by one, not by vmap: a batched QR on a CPU waits inside the thread pool that it needs, and
     # two at once, on two devices, wait for ever (seen with jaxlib 0.10.2).
-    return jnp.concatenate([init(k, shape, dtype) for k in jax.random.split(key, count)], axis=-1)
+    keys = [key] if count == 1 else jax.random.split(key, count)
+    return jnp.concatenate([init(k, shape, dtype) for k in keys], axis=-1)

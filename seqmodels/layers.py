@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 
 from seqmodels import initializers, recurrence
 from seqmodels.cells import Cell
+from seqmodels.cells.base import check_rate
 from seqmodels.types import Array, Carry, Params
 
 MERGES = {
@@ -221,12 +222,6 @@ class Embed(nn.Module):
         Here the vector of `padding_id` is as good as any: it is not an input.
         """
         return jnp.einsum("bte,ve->btv", y, self.embedding.astype(y.dtype))
-
-
-def check_rate(name: str, rate: float) -> None:
-    """ValueError unless `rate` is a probability below 1; a bool is no rate."""
-    if isinstance(rate, bool) or not 0 <= rate < 1:
-        raise ValueError(f"{name}={rate} must be a number from 0 up to, not including, 1")
 
 
 def check_names(carry: Carry | None, names: tuple[str, ...]) -> dict[str, Carry]:

@@ -1,4 +1,4 @@
-"""The protocol that every cell follows, and the one matrix product they share.
+"""The protocol that every cell follows, and the matrix products that they share.
 
 A cell is a frozen dataclass of static settings with pure methods on parameters and carry. One
 step is split so that all that does not depend on time can leave the loop:
@@ -8,11 +8,12 @@ step is split so that all that does not depend on time can leave the loop:
     carry = update(params, carry, z, u) the rest
     y = output(carry)                   what the layer above sees
 
-A new cell is one file with these methods and one line in `cells.CELLS`.
+A new cell is one file with these methods and one line in `cells.CELLS`. `cells.standard` has what
+RNN, LSTM and GRU share: start there if a cell has one input and one recurrent kernel.
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,26 +32,42 @@ class Cell:
               float32 at least.
     """
 
-    # z and u enter `update` only as z + u: the backward pass then keeps the sum alone. Counts only
-    # in the class that defines `update`: a subclass with an update of its own says it anew.
-    additive: ClassVar[bool] = False
-
     features: int
     dtype: Any = None
 
     def __post_init__(self):
         name = type(self).__name__
-        if isinstance(self.features, bool) or not isinstance(self.features, int | np.integer):
-            raise ValueError(f"{name}: features={self.features!r} must be a whole number")
-        if self.features < 1:
-            raise ValueError(f"{name}: features={self.features} must be at least 1")
+        check_size(name, "features", self.features)
         if self.dtype is not None and not _is_float(self.dtype):
             raise ValueError(f"{name}: dtype={self.dtype!r} is not a floating dtype")
+
+    @property
+    def additive(self) -> bool:
+        """Whether z and u enter `update` only as z + u: the backward pass then keeps the sum alone.
+
+        Said by the class that defines `update`; read through `adds`.
+        """
+        return False
+
+    @property
+    def adds(self) -> bool:
+        """`additive`, unless a subclass has an `update` of its own and did not say it anew."""
+        kinds = type(self).__mro__
+        said, defined = (
+            next(depth for depth, kind in enumerate(kinds) if name in vars(kind))
+            for name in ("additive", "update")
+        )
+        return said <= defined and self.additive
 
     @property
     def stochastic(self) -> bool:
         """Whether `noise` draws something, so that a training pass needs a key."""
         return type(self).noise is not Cell.noise
+
+    @property
+    def out_features(self) -> int:
+        """Width of y."""
+        return self.features
 
     def init(self, key: Key, in_features: int) -> Params:
         """Parameters of one cell for inputs of width E = `in_features`, float32."""
@@ -83,10 +100,43 @@ class Cell:
         return None
 
     def step(self, params: Params, carry: Carry, x: Array) -> tuple[Carry, jax.Array]:
-        """One step, x [B, E] -> (carry, y [B, H]): for streaming, notebooks and oracles."""
+        """One step, x [B, E] -> (carry, y [B, H]): for streaming, notebooks and oracles.
+
+        Raises ValueError for a carry of another batch than x.
+        """
+        for path, leaf in jax.tree_util.tree_leaves_with_path(carry):
+            if leaf.shape[: x.ndim - 1] != x.shape[:-1]:
+                name = "carry" + jax.tree_util.keystr(path)
+                raise ValueError(f"{name} has shape {leaf.shape}; x has shape {x.shape}")
         z, u = self.project(params, x), self.recur(params, carry)
         carry = cast_like(self.update(params, carry, z, u), carry)
         return carry, self.output(carry)
+
+
+def check_size(cell: str, name: str, size: Any) -> None:
+    """ValueError unless `size` is a whole number of at least 1."""
+    if isinstance(size, bool) or not isinstance(size, int | np.integer):
+        raise ValueError(f"{cell}: {name}={size!r} must be a whole number")
+    if size < 1:
+        raise ValueError(f"{cell}: {name}={size} must be at least 1")
+
+
+def check_flag(cell: str, name: str, value: Any) -> None:
+    """ValueError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{cell}: {name}={value!r} must be True or False")
+
+
+def check_bound(cell: str, name: str, value: float | None) -> None:
+    """ValueError unless `value` is None or above 0."""
+    if value is not None and (isinstance(value, bool) or not value > 0):
+        raise ValueError(f"{cell}: {name}={value!r} must be above 0, or None")
+
+
+def check_rate(name: str, rate: float) -> None:
+    """ValueError unless `rate` is a probability below 1; a bool is no rate."""
+    if isinstance(rate, bool) or not 0 <= rate < 1:
+        raise ValueError(f"{name}={rate} must be a number from 0 up to, not including, 1")
 
 
 def _is_float(dtype: Any) -> bool:
@@ -101,8 +151,17 @@ def affine(x: Array, kernel: Array, bias: Array | None = None, dtype: Any = None
 
     Operands are cast to `dtype` (None: the kernel's); the product accumulates, and the result
     comes, in float32 or wider.
+
+    A kernel of n heads, [n, E/n, G, H/n] -> [..., G * H], is block-diagonal: each head of each of
+    the G gates sees its own part of x.
     """
     dtype = jnp.dtype(kernel.dtype if dtype is None else dtype)
     wide = np.promote_types(dtype, np.float32)  # JAX's own refuses under strict promotion
-    y = jnp.matmul(jnp.asarray(x).astype(dtype), kernel.astype(dtype), preferred_element_type=wide)
+    x, kernel = jnp.asarray(x).astype(dtype), kernel.astype(dtype)
+    if kernel.ndim == 4:
+        heads = x.reshape(*x.shape[:-1], *kernel.shape[:2])
+        y = jnp.einsum("...ne,negh->...gnh", heads, kernel, preferred_element_type=wide)
+        y = y.reshape(*x.shape[:-1], -1)
+    else:
+        y = jnp.matmul(x, kernel, preferred_element_type=wide)
     return y if bias is None else y + jnp.broadcast_to(bias.astype(wide), y.shape)

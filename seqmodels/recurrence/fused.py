@@ -35,12 +35,6 @@ def scan(
     return reference.scan(cell, reverse, unroll, params, steps, carry, initial, sequence_noise)
 
 
-def _adds(cell):
-    """Whether the cell's `update`, wherever it is inherited from, reads z + u alone."""
-    owner = next(kind for kind in type(cell).__mro__ if "update" in vars(kind))
-    return vars(owner).get("additive", False)
-
-
 def _forward(cell, reverse, unroll, params, steps, carry, initial, sequence_noise):
     """Also keeps, for every step, the carry that it read and its pre-activations."""
 
@@ -48,12 +42,13 @@ def _forward(cell, reverse, unroll, params, steps, carry, initial, sequence_nois
         if step.reset is not None:
             carry = select(step.reset, initial, carry)
         noise = cell_noise(sequence_noise, step.noise)
-        z, u = cell.project(params, step.x), cell.recur(params, carry, *noise)
-        if _adds(cell):
+        read = select(step.mask, carry, zeros_like(carry))
+        z, u = cell.project(params, step.x), cell.recur(params, read, *noise)
+        if cell.adds:
             z, u = jax.tree.map(jnp.add, z, u), None
-        new, y = _update(cell, params, carry, z, u, noise)
+        new, y = _update(cell, params, read, z, u, noise)
         after = select(step.mask, new, carry)
-        return after, (select(step.mask, y, jnp.zeros_like(y)), carry, z, u)
+        return after, (select(step.mask, y, jnp.zeros_like(y)), read, z, u)
 
     carry, (y, *kept) = jax.lax.scan(body, carry, steps, reverse=reverse, unroll=unroll)
     return (carry, y), (params, steps, initial, sequence_noise, *kept)

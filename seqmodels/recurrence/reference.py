@@ -62,8 +62,10 @@ def scan(
         if step.reset is not None:
             carry = select(step.reset, initial, carry)
         noise = cell_noise(sequence_noise, step.noise)
-        z, u = cell.project(params, step.x), cell.recur(params, carry, *noise)
-        new = cast_like(cell.update(params, carry, z, u, *noise), carry)
+        # A masked row computes with zeros: what it carries, NaN included, reaches no gradient.
+        read = select(step.mask, carry, zeros_like(carry))
+        z, u = cell.project(params, step.x), cell.recur(params, read, *noise)
+        new = cast_like(cell.update(params, read, z, u, *noise), carry)
         y = cell.output(new)
         return select(step.mask, new, carry), select(step.mask, y, jnp.zeros_like(y))
 
