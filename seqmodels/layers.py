@@ -2,7 +2,10 @@
 
 Every recurrent layer maps (x [B, T, E], carry or None) to (y [B, T, H], carry) and takes the
 flags of `recurrence.run`: mask or lengths, and reset. `train=True` draws the cell's noise and
-dropout from the rng stream "dropout".
+dropout from the rng stream "dropout". A single sequence goes without the batch axis everywhere:
+x and y [T, ...], flags [T], lengths a number, carries [H].
+
+time_major  x and y are [T, B, ...] instead of [B, T, ...], flags [T, B]; the carry is the same
 """
 
 from typing import Any
@@ -28,9 +31,7 @@ MERGES = {
 class Recurrent(nn.Module):
     """One direction of one layer. Its parameter tree is the cell's.
 
-    reverse     walk from the last real step to the first; y stays aligned with x
-    time_major  x and y are [T, B, ...] instead of [B, T, ...], flags [T, B]; the carry does not
-                change
+    reverse  walk from the last real step to the first; y stays aligned with x
     unroll, remat, implementation  as in `recurrence.run`
     """
 
@@ -52,24 +53,38 @@ class Recurrent(nn.Module):
         reset: Array | None = None,
         train: bool = False,
     ) -> tuple[jax.Array, Carry]:
-        def swap(a):
-            return jnp.swapaxes(a, 0, 1) if self.time_major and a is not None else a
+        batched = jnp.ndim(x) > 2
 
+        def batch_first(a):
+            if a is None:
+                return None
+            if not batched:
+                return jnp.asarray(a)[None]
+            return jnp.swapaxes(a, 0, 1) if self.time_major else a
+
+        def as_given(y):
+            if not batched:
+                return y[0]
+            return jnp.swapaxes(y, 0, 1) if self.time_major else y
+
+        if not batched:
+            carry = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], carry)
+            lengths = None if lengths is None else jnp.asarray(lengths)[None]
         y, carry = recurrence.run(
             self.cell,
             self._cell_params(x.shape[-1]),
-            swap(x),
+            batch_first(x),
             carry,
-            mask=swap(mask),
+            mask=batch_first(mask),
             lengths=lengths,
-            reset=swap(reset),
+            reset=batch_first(reset),
             reverse=self.reverse,
             unroll=self.unroll,
             remat=self.remat,
             key=self.make_rng("dropout") if train and self.cell.stochastic else None,
             implementation=self.implementation,
         )
-        return swap(y), carry
+        return as_given(y), carry if batched else jax.tree.map(lambda leaf: leaf[0], carry)
 
     def summary(self, carry: Carry) -> jax.Array:
         """What the layer showed last, [B, H], from its final carry."""
@@ -138,8 +153,10 @@ class Bidirectional(nn.Module):
 class Stack(nn.Module):
     """Layers on top of each other, one cell each, with dropout between them.
 
-    `dropout` acts on the output of every layer but the last, a fresh mask each step (PyTorch's
-    `dropout`). Carries are {"layer_0": ..., "layer_1": ...}, each that layer's own.
+    `dropout` acts on the output of every layer but the last (PyTorch's `dropout`), with a fresh
+    mask each step; `dropout_per_step=False` keeps one mask over time (Gal & Ghahramani 2016,
+    arXiv:1512.05287). Carries are {"layer_0": ..., "layer_1": ...}, each that layer's own;
+    `stack_carry` and `unstack_carry` turn them into PyTorch's h_n and c_n and back.
 
     Raises ValueError for an empty stack, for a dropout that is no probability, and for one that
     nothing would apply (a single layer).
@@ -149,6 +166,8 @@ class Stack(nn.Module):
     bidirectional: bool = False
     merge: str = "concat"
     dropout: float = 0.0
+    dropout_per_step: bool = True
+    time_major: bool = False
     unroll: int = 1
     remat: int | None = None
     implementation: str = "auto"
@@ -162,7 +181,10 @@ class Stack(nn.Module):
                 f"dropout={self.dropout} acts between layers, and there is one; "
                 "add a layer or use the model's own dropout"
             )
+        if not self.dropout_per_step and not self.dropout:
+            raise ValueError("dropout_per_step=False, and dropout is 0")
         options: dict[str, Any] = {
+            "time_major": self.time_major,
             "unroll": self.unroll,
             "remat": self.remat,
             "implementation": self.implementation,
@@ -171,7 +193,10 @@ class Stack(nn.Module):
             options["merge"] = self.merge
         kind = Bidirectional if self.bidirectional else Recurrent
         self.layer = [kind(cell, **options) for cell in self.cells]
-        self.between = nn.Dropout(self.dropout)
+        time = 0 if self.time_major else -2
+        self.between = nn.Dropout(
+            self.dropout, broadcast_dims=() if self.dropout_per_step else (time,)
+        )
 
     def __call__(
         self, x: Array, carry: Carry | None = None, *, train: bool = False, **flags: Any
@@ -188,6 +213,51 @@ class Stack(nn.Module):
         """What the top layer showed last, from the stack's final carry."""
         top = len(self.cells) - 1
         return self.layer[top].summary(carry[f"layer_{top}"])
+
+
+def stack_carry(carry: Carry) -> dict[str, jax.Array]:
+    """A `Stack`'s named carry as one array a field, [layers * directions, B, H].
+
+    The order is PyTorch's: layer 0 forward, layer 0 backward, layer 1 forward ...; its h_n is
+    "h" here, its c_n "c". Raises ValueError for layers of different cells or widths.
+    """
+    layers = [carry[name] for name in sorted(carry, key=lambda name: int(name.split("_")[1]))]
+    ends = [
+        end
+        for layer in layers
+        for end in ((layer["forward"], layer["backward"]) if isinstance(layer, dict) else (layer,))
+    ]
+    shapes = [{name: leaf.shape for name, leaf in end._asdict().items()} for end in ends]
+    for other in shapes:
+        if other != shapes[0]:
+            raise ValueError(f"carries of different layers cannot be stacked: {shapes[0]}, {other}")
+    return {name: jnp.stack([getattr(end, name) for end in ends]) for name in shapes[0]}
+
+
+def unstack_carry(stack: Stack, stacked: dict[str, Array]) -> Carry:
+    """The named carry of `stack` from arrays [layers * directions, B, H]: PyTorch's h_0 and c_0.
+
+    Raises ValueError for other fields than the cells' carries have, or another number of layers.
+    """
+    directions = ("forward", "backward") if stack.bidirectional else (None,)
+    count = len(stack.cells) * len(directions)
+    named: dict[str, Any] = {f"layer_{i}": {} for i in range(len(stack.cells))}
+    for n in range(count):
+        cell, direction = stack.cells[n // len(directions)], directions[n % len(directions)]
+        blank = jax.eval_shape(
+            lambda key, cell=cell: cell.initial_carry(cell.init(key, 1), 1), jax.random.key(0)
+        )
+        if set(stacked) != set(blank._fields):
+            raise ValueError(f"carry has {sorted(stacked)}; this cell's has {[*blank._fields]}")
+        for name, array in stacked.items():
+            if len(array) != count:
+                raise ValueError(f"carry {name} has shape {array.shape}; expected {count} in front")
+        end = blank._replace(**{name: jnp.asarray(array[n]) for name, array in stacked.items()})
+        if direction is None:
+            named[f"layer_{n}"] = end
+        else:
+            named[f"layer_{n // 2}"][direction] = end
+    return named
 
 
 class Embed(nn.Module):
