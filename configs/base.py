@@ -23,7 +23,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.task.min_length = placeholder(int)  # rows uniform on min_length..length; None: all equal
 
     config.model = ConfigDict()
-    config.model.cell = cell  # rnn, lstm, gru
+    config.model.cell = cell  # rnn, lstm, gru; mgu for gru
     config.model.activation = placeholder(str)  # rnn only: tanh, relu
     config.model.activation = None if gated else "tanh"
     config.model.features = 64  # H, width of each layer
@@ -44,6 +44,26 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.model.gate_bias = 1.0 if gated else None
     config.model.chrono_length = placeholder(int)  # T of the chrono start, instead of gate_bias
     config.model.dtype = "float32"  # of the forward products' operands: float32, bfloat16
+
+    config.cell = ConfigDict()  # options of the cell; its docstring has their meaning and source
+    config.cell.bias = True
+    config.cell.heads = 1  # blocks of the recurrent kernel
+    config.cell.layer_norm = False
+    config.cell.clip = placeholder(float)  # bounds of the pre-activations
+    config.cell.hidden_dropout = 0.0  # on h where it enters the recurrent product
+    config.cell.candidate_dropout = 0.0  # on what is written to the memory
+    config.cell.dropout_per_step = False  # a fresh mask each step, for both
+    config.cell.learned_carry = False
+    config.cell.zoneout_h = 0.0  # probability that a unit of h keeps its value
+    if cell == "lstm":
+        config.cell.zoneout_c = 0.0
+        config.cell.coupled = False  # input gate = 1 - forget gate
+        config.cell.peepholes = False
+        config.cell.projection = placeholder(int)  # width of h after a linear map
+        config.cell.cell_clip = placeholder(float)  # bounds of c
+    if cell == "gru":
+        config.cell.reset_after = placeholder(bool)  # None: the cell's own; gru True, mgu False
+        config.cell.z_keeps = placeholder(bool)  # likewise
 
     config.optimizer = ConfigDict()
     config.optimizer.name = "adam"  # adam, adamw, rmsprop, sgd
