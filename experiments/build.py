@@ -1,5 +1,5 @@
-"""From a config to objects. With `build_source` the only reader of config fields; nothing below
-sees a ConfigDict.
+"""From a config to objects. With `build_model` and `build_source` the only reader of config fields;
+nothing below sees a ConfigDict.
 
 Every field is used, or refused with a UserError that names it.
 """
@@ -9,34 +9,23 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
+from experiments.build_model import build_model
 from experiments.build_source import build_source
 from experiments.errors import UserError, at_least, blame, finite, one_of
+from experiments.memory import need, need_for_arrays
 from experiments.sources import Source, example, zeros
-from seqmodels import initializers, optim
-from seqmodels.cells import CELLS, Cell
-from seqmodels.layers import MERGES, Embed, Stack
+from seqmodels import optim
+from seqmodels.cells import CELLS
 from seqmodels.losses import LOSSES
 from seqmodels.metrics import METRICS
-from seqmodels.models import SequenceClassifier, SequenceLabeller
-from seqmodels.readout import READOUTS
 from seqmodels.training.selection import Selection
 from seqmodels.training.state import init_state
 from seqmodels.training.step import Learner
-from seqmodels.types import Spec
 
-INITS = {
-    "orthogonal": initializers.orthogonal,
-    "identity": initializers.identity,
-    "uniform_by_width": initializers.uniform_by_width,
-}
-DTYPES = ("float32", "bfloat16")
-
-
-FIELDS = {  # of each group but task and optimizer, which know their own
-    "": "label task model optimizer train checkpoint eval",
+FIELDS = {  # of each group but task, cell and optimizer, which know their own
+    "": "label task model cell optimizer train checkpoint eval",
     "model": "cell activation features layers bidirectional merge input_dropout layer_dropout "
     "head_dropout readout head_start embedding tied init input_stddev gate_bias chrono_length "
     "dtype",
@@ -113,6 +102,8 @@ def build(config: ConfigDict) -> Run:
                 raise UserError(f"{where} is read by nothing; known: {', '.join(known.split())}")
 
     source = build_source(config)
+    batch = example(source)
+    need_for_arrays(batch, f"a batch of config.train.batch={train.batch}")
     if train.stop_when_solved and not source.confirms:
         raise UserError(
             f"config.train.stop_when_solved=True: {config.task.name} is a data set, "
@@ -125,7 +116,9 @@ def build(config: ConfigDict) -> Run:
         )
     optimizer, rates = build_optimizer(config.optimizer, train.steps)
     learner = Learner(
-        model=build_model(config.model, source.spec, getattr(source, "frequencies", None)),
+        model=build_model(
+            config.model, config.cell, source.spec, getattr(source, "frequencies", None)
+        ),
         optimizer=optimizer,
         loss=LOSSES[source.spec.loss],
         metric=METRICS[source.spec.metric].function,
@@ -136,6 +129,10 @@ def build(config: ConfigDict) -> Run:
         average=train.average,
         selection=build_selection(train, METRICS[source.spec.metric].higher_is_better),
     )
+    state = jax.eval_shape(lambda: init_state(learner, jax.random.key(0), *zeros(batch)))
+    params = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
+    need_for_arrays(state, "the state of training", train.seeds)
+    need(4 * math.prod(batch.mask.shape) * config.model.features, "what a layer puts out")
     return Run(
         label=config.label,
         task=config.task.get("set", config.task.name),
@@ -144,7 +141,7 @@ def build(config: ConfigDict) -> Run:
         learner=learner,
         tokenizer=getattr(source, "tokenizer", None),
         baselines=getattr(source, "baselines", None),
-        params=count_params(learner, source),
+        params=params,
         seeds=tuple(range(train.seed, train.seed + train.seeds)),
         shards=train.shards,
         steps=train.steps,
@@ -183,112 +180,6 @@ def build_selection(train: ConfigDict, higher: bool) -> Selection | None:
     return Selection(higher, train.patience, train.drops, train.drop_factor or 1.0)
 
 
-def build_cell(model: ConfigDict) -> Cell:
-    one_of("config.model.cell", model.cell, CELLS)
-    one_of("config.model.init", model.init, INITS)
-    one_of("config.model.dtype", model.dtype, DTYPES)
-    at_least("config.model.features", model.features, 1)
-    for field in ("gate_bias", "input_stddev"):
-        finite(f"config.model.{field}", model[field])
-    gated = model.cell != "rnn"
-    settings: dict[str, Any] = {"recurrent_init": INITS[model.init]}
-
-    if model.init == "uniform_by_width":
-        _unused(model, "input_stddev", "with init=uniform_by_width, which draws every weight")
-        settings |= {"input_init": INITS[model.init], "bias_init": INITS[model.init]}
-    elif model.input_stddev is not None:
-        at_least("config.model.input_stddev", model.input_stddev, 0.0)
-        settings["input_init"] = initializers.Normal(model.input_stddev)
-
-    if gated:
-        _unused(model, "activation", f"for {model.cell}")
-        if (model.gate_bias is None) == (model.chrono_length is None):
-            raise UserError(
-                f"give one of config.model.gate_bias={model.gate_bias} and "
-                f"config.model.chrono_length={model.chrono_length}, and None for the other"
-            )
-        with blame("config.model.chrono_length"):
-            settings["gate_bias"] = (
-                initializers.Constant(model.gate_bias)
-                if model.chrono_length is None
-                else initializers.Chrono(model.chrono_length)
-            )
-    else:
-        _unused(model, "gate_bias", "for rnn, which has no gates")
-        _unused(model, "chrono_length", "for rnn, which has no gates")
-        settings["activation"] = model.activation
-    with blame("config.model"):
-        return CELLS[model.cell](model.features, dtype=model.dtype, **settings)
-
-
-def build_model(
-    model: ConfigDict, spec: Spec, frequencies: np.ndarray | None = None
-) -> SequenceClassifier | SequenceLabeller:
-    """`frequencies` of yes for each output in training, where the data set tells."""
-    cell = build_cell(model)
-    at_least("config.model.layers", model.layers, 1)
-    for field in ("input_dropout", "layer_dropout", "head_dropout"):
-        if not 0 <= model[field] < 1:
-            raise UserError(
-                f"config.model.{field}={model[field]} must be from 0 up to, not incl., 1"
-            )
-    if model.layers == 1 and model.layer_dropout:
-        raise UserError(
-            f"config.model.layer_dropout={model.layer_dropout} acts between layers and there is "
-            "one; use config.model.head_dropout or more config.model.layers"
-        )
-    if model.bidirectional:
-        one_of("config.model.merge", model.merge, MERGES)
-    else:
-        _unused(model, "merge", "with one direction")
-    stack = Stack(
-        cells=(cell,) * model.layers,
-        bidirectional=model.bidirectional,
-        merge=model.merge or "concat",
-        dropout=model.layer_dropout,
-    )
-
-    embed = None
-    if spec.tokens:
-        if model.embedding is None:
-            raise UserError("config.model.embedding is None; inputs are tokens and need a width")
-        at_least("config.model.embedding", model.embedding, 1)
-        embed = Embed(spec.inputs, model.embedding)
-    else:
-        _unused(model, "embedding", "for inputs that are numbers")
-
-    if spec.per_step:
-        _unused(model, "readout", "for one answer a step")
-        if model.tied and (embed is None or spec.inputs != spec.outputs):
-            raise UserError("config.model.tied=True: inputs and outputs are not the same tokens")
-        width = model.features * (2 if model.bidirectional and model.merge == "concat" else 1)
-        if model.tied and width != model.embedding:
-            raise UserError(
-                f"config.model.tied=True: config.model.embedding={model.embedding} must be the "
-                f"width of the stack's output, {width}"
-            )
-        return SequenceLabeller(
-            stack,
-            spec.outputs,
-            embed,
-            dropout=model.head_dropout,
-            input_dropout=model.input_dropout,
-            start=_log_odds(model, frequencies),
-            tied=bool(model.tied),
-        )
-    _unused(model, "head_start", "for one answer a sequence")
-    _unused(model, "tied", "for one answer a sequence")
-    one_of("config.model.readout", model.readout, READOUTS)
-    return SequenceClassifier(
-        stack,
-        spec.outputs,
-        embed,
-        readout=model.readout,
-        dropout=model.head_dropout,
-        input_dropout=model.input_dropout,
-    )
-
-
 def build_optimizer(settings: ConfigDict, steps: int) -> tuple[Any, Callable[[int], Any]]:
     """The optimizer and its learning rate of update n."""
     with blame("config.optimizer"):
@@ -296,27 +187,3 @@ def build_optimizer(settings: ConfigDict, steps: int) -> tuple[Any, Callable[[in
             settings.learning_rate, schedule=settings.schedule, steps=steps, warmup=settings.warmup
         )
         return optim.make(steps=steps, **settings), rates
-
-
-def count_params(learner: Learner, source: Source) -> int:
-    state = jax.eval_shape(lambda: init_state(learner, jax.random.key(0), *zeros(example(source))))
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
-
-
-def _log_odds(model: ConfigDict, frequencies: np.ndarray | None) -> tuple[float, ...] | None:
-    if model.head_start is None:
-        return None
-    one_of("config.model.head_start", model.head_start, ("frequencies",))
-    if frequencies is None:
-        raise UserError(
-            f"config.model.head_start={model.head_start!r} is for data of yes/no outputs whose "
-            "frequencies are known (music); set it to None"
-        )
-    return tuple(np.log(frequencies / (1 - frequencies)).tolist())
-
-
-def _unused(model: ConfigDict, field: str, when: str) -> None:
-    if model[field] is not None:
-        raise UserError(
-            f"config.model.{field}={model[field]!r} does nothing {when}; set it to None"
-        )

@@ -3,9 +3,11 @@
 import dataclasses
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from experiments.errors import UserError, at_least, blame, one_of
+from experiments.memory import need_for_arrays
 from experiments.sources import Drawn, Source, resident
 from experiments.streams import Streamed, continued
 from seqmodels.data import DATASETS
@@ -79,6 +81,8 @@ def build_source(config: ConfigDict) -> Source:
         with blame("config.eval.lengths"):
             task_then, _ = source.parts("test", tested)[0].shape
             task_then.steps(tested)
+        batch = jax.eval_shape(source.eval_draw((task_then, tested)), jax.random.key(0), None, None)
+        need_for_arrays(batch, f"a batch of config.eval.batch={test.batch}")
     return source
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from experiments.errors import UserError
+from experiments.errors import UserError, enough_memory
 
 DIVERGED = 3
 """Exit status when every run ended but a seed diverged."""
@@ -115,7 +115,9 @@ def guarded(main: Callable[[], int | None]) -> NoReturn:
     on from there.
     """
     try:
-        sys.exit(main())
+        with enough_memory():
+            status = main()
+        sys.exit(status)
     except (UserError, OSError) as error:  # a full disk, for one
         print(f"error: {error}", file=sys.stderr)
         status = 2

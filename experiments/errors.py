@@ -5,6 +5,12 @@ import difflib
 import math
 from collections.abc import Iterable, Iterator
 
+SMALLER = (
+    "make config.model.features or layers, config.train.batch, seeds, accumulate or "
+    "steps_per_call, config.eval.batch, or the lengths, chunk or buckets smaller"
+)
+"""What to do where memory is short."""
+
 
 class UserError(Exception):
     """What was given, what is allowed, which field to change."""
@@ -43,3 +49,17 @@ def finite(field: str, value: float | None) -> None:
     """UserError for NaN or an infinity."""
     if value is not None and not math.isfinite(value):
         raise UserError(f"{field}={value} must be finite")
+
+
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """Turns what an allocation raises, on the host or a device, into a UserError."""
+    try:
+        yield
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        # XLA's own class is known by its text: this file does without JAX.
+        if isinstance(error, RuntimeError) and not said.startswith("RESOURCE_EXHAUSTED"):
+            raise
+        said = said.removeprefix("RESOURCE_EXHAUSTED: ")
+        raise UserError(f"not enough memory ({said}); {SMALLER}") from error

@@ -37,7 +37,7 @@ def main(
 ) -> int:
     import jax
 
-    from experiments.build import build_model
+    from experiments.build_model import build_model
     from experiments.runs import TOKENIZER
     from experiments.trained import of_this_version, read_config, read_params
     from experiments.writing import stream_text
@@ -57,7 +57,7 @@ def main(
     with of_this_version(workdir):
         if config.model.readout is not None:
             raise UserError(f"--workdir={workdir} is no run of a language model: it has a readout")
-        model = build_model(config.model, spec)
+        model = build_model(config.model, config.cell, spec)
         params, _, _ = read_params(workdir, config, run_seed)
     with blame("--prompt"):
         tokenizer.encode(prompt)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from experiments.build import Run
+from experiments.memory import need_for_program
 from experiments.signals import Stop
 from experiments.sources import Part, example, zeros
 from seqmodels.training import seeds as parallel
@@ -39,10 +40,10 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
     """
     began = time.perf_counter()
     learner, source = run.learner, run.source
-    rows = mesh.shape["data"]  # batches and carries are filled up to a multiple
-    inputs, mask = (parallel.pad_rows(leaf, rows) for leaf in zeros(example(source)))
 
     def initial(shared, seed, used):
+        rows = mesh.shape["data"]  # batches and carries are filled up to a multiple
+        inputs, mask = (parallel.pad_rows(leaf, rows) for leaf in zeros(example(source)))
         state = init_state(learner, jax.random.key(seed), inputs, mask, source.carried)
         return state.replace(status=jnp.where(used, RUNNING, UNUSED).astype(jnp.int32))
 
@@ -69,7 +70,9 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
             donate_argnums=donate,
             out_shardings=parallel.by_seed(mesh),
         )
-        return program.lower(shared, *own).compile()
+        ready = program.lower(shared, *own).compile()
+        need_for_program(ready, f"one call of {function.__name__}", mesh.devices.size)
+        return ready
 
     def judged(shared, state, score):
         assert learner.selection is not None
@@ -129,13 +132,14 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
 
 
 def feed(run: Run, seeds: np.ndarray, start: int, shape: Any = None, stop: int | None = None):
-    """Ids of the steps start..stop-1 for all seeds, [S, K, ...], filled up to K steps a call.
+    """Ids of the steps start..stop-1 for all seeds, [S, K, ...], filled up to the K steps that a
+    call takes at most.
 
     Without `stop`, those of one step: for shapes alone.
     """
     stop = start + 1 if stop is None else stop
     rows = [run.source.ids(int(seed), start, stop) for seed in seeds]
-    missing = run.steps_per_call - (stop - start)
+    missing = min(run.steps_per_call, run.eval_every, run.steps) - (stop - start)
 
     def fill(*leaves):
         whole = np.stack(leaves)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,8 +25,7 @@ TOKENIZER = "tokenizer.json"
 def run_one(config: ConfigDict, workdir: Path) -> bool:
     """Runs the seeds that are not finished. True if no seed of the config diverged."""
     run = build(config)
-    open_workdir(workdir, as_dict(config))
-    with listening() as stop, alone_in(workdir):
+    with begun(workdir, as_dict(config)), listening() as stop, alone_in(workdir):
         return _run(run, config, workdir, f"{run.task} {run.label}", stop)
 
 
@@ -97,6 +97,20 @@ def _run(run: Run, config: ConfigDict, workdir: Path, name: str, stop: Stop) -> 
         if not ran:
             console.print(f"{name}  finished before", markup=False)
         return all(results.finished[seed] != "diverged" for seed in run.seeds)
+
+
+@contextlib.contextmanager
+def begun(workdir: Path, config: Row) -> Iterator[None]:
+    """An open work directory; a new one goes again if an error comes before the first row does."""
+    new = not workdir.exists()
+    open_workdir(workdir, config)
+    try:
+        yield
+    except Exception:  # an interruption is none
+        results = workdir / "results.jsonl"
+        if new and not (results.exists() and results.stat().st_size):
+            shutil.rmtree(workdir)
+        raise
 
 
 @contextlib.contextmanager

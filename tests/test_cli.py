@@ -46,6 +46,7 @@ def refused(done, *words):
         (["--config.model.nothing=None"], ["no such config field: config.model.nothing"]),
         (["--config.train.steps=None"], ["config.train.steps=None"]),
         (["--config.label=gru"], ["config.label='gru'", "config.model.cell='lstm'"]),
+        (["--config.model.features=100000000"], ["GiB of memory", "config.model.features"]),
         (["--config=configs/compare.py"], ["comparison", "experiments.compare"]),
     ],
 )
