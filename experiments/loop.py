@@ -16,6 +16,7 @@ from experiments.programs import Programs, compile_all, feed
 from experiments.progress import Reporter
 from experiments.results import Results, Row
 from experiments.signals import Stop
+from seqmodels import optim
 from seqmodels.metrics import mean
 from seqmodels.training import seeds as parallel
 from seqmodels.training.state import (
@@ -144,9 +145,10 @@ class Session:
     def write_train(self, trained: float, waited: float) -> None:
         """One row for each seed that took a step since its last row, in so many seconds."""
         notes, best = self.notes, self.state.best
+        applied = np.asarray(optim.applied(self.state.opt_state))  # skipped ones have no rate
         for i, one in enumerate(notes.sums):
             if one.get("steps"):
-                rate = float(self.run.rates(notes.step - 1))
+                rate = float(self.run.rates(applied[i] - 1))
                 if best is not None:
                     rate *= float(best.rate[i])
                 self.results.write(
@@ -158,8 +160,8 @@ class Session:
                     grad_norm=one["grad_norm"] / one["steps"],
                     clipped=one["clipped"] / one["steps"],
                     learning_rate=rate,
-                    **{k: v / one["batches"] for k, v in one.items() if k in ("h_norm", "c_norm")},
-                    padding=1 - one["real"] / one["slots"],
+                    **{k: v / max(1, one["batches"]) for k, v in one.items() if k in ("h_norm", "c_norm")},
+                    padding=1 - one["real"] / max(1, one["slots"]),
                     lengths={str(2**n): int(c) for n, c in enumerate(one["lengths"]) if c},
                     order=notes.order[i],
                     tokens_per_second=round(one["real"] / trained, 1) if trained else None,

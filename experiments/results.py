@@ -5,11 +5,12 @@ without its seeds), `task`, `cell` (the config's label) and `seed`; numbers that
 are null. The kinds, with their other fields:
 
     train  since the row before, up to `step`: loss, score; grad_norm (mean), clipped (share of the
-           updates whose gradient was); learning_rate (of the last update); h_norm, c_norm (root
-           mean square of the carry after a batch); padding (share of the steps); lengths (rows by
-           their number of real steps: {"4": 7} are seven rows of 4 to 7); order (checksum of the
-           ids of all rows read so far); tokens_per_second (real steps, of this seed), waiting
-           (share of the time in which the devices waited for batches); seconds (so far)
+           updates whose gradient was); learning_rate (of the last update that was applied);
+           h_norm, c_norm (root mean square of the carry after a batch) and padding (share of the
+           steps), both of rows with a real step; lengths (rows by their number of real steps:
+           {"4": 7} are seven rows of 4 to 7); order (checksum of the ids of all rows read so far);
+           tokens_per_second (real steps, of this seed), waiting (share of the time in which the
+           devices waited for batches); seconds (so far)
     valid  step, loss, score, weight (how many terms were scored)
     test   step, length (null for a data set), loss, score, weight, chance
     final  status (finished, solved, diverged, or stopped: no longer improving), step, score (on

@@ -124,6 +124,12 @@ def learning_rates(
     return _lenient(rates)
 
 
+def applied(opt_state: Any) -> Any:
+    """How many updates an optimizer of `make` applied to reach this state, int32: what its rates
+    count."""
+    return opt_state[-1].count  # of scale_by_learning_rate, the last of the chain
+
+
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
     """Scale the whole gradient down to norm `limit` where its norm is above it.
 

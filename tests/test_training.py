@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from seqmodels.tasks.adding import Adding
 from seqmodels.training import seeds as parallel
 from seqmodels.training.state import DIVERGED, RUNNING, SOLVED, init_state, stream
 from seqmodels.training.step import Learner, train_step, train_steps
+from seqmodels.types import Batch
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")  # optax mixes dtypes inside adam
 LENGTH, BATCH = 6, 4
@@ -138,6 +140,7 @@ def test_D02_non_finite_step_changes_nothing_and_is_counted(allowed):
     assert (int(after.step), int(after.bad_steps)) == (3, 1)
     assert int(after.status) == (DIVERGED if allowed == 1 else RUNNING)
     assert all(np.all(np.asarray(value) == 0) for value in sums.values())
+    assert int(optim.applied(after.opt_state)) == 2  # what the rate of the next one counts
     good, _ = STEP(net, after, one_batch())
     assert int(good.bad_steps) == 0
 
@@ -167,13 +170,45 @@ def test_D02_moment_that_overflows_is_a_bad_step():
     assert int(new.status) == DIVERGED
 
 
+class Growing(nn.Module):
+    """A memory that no output shows, as that of a cell which squashes it first."""
+
+    @nn.compact
+    def __call__(self, x, carry, *, mask=None, reset=None, train=False):
+        return nn.Dense(1)(x), {"c": carry["c"] * 1e30}
+
+
+def test_D03_carry_that_overflows_unseen_is_a_bad_step():
+    """1e20 times 1e30 is beyond float32, though loss and gradient are finite."""
+    net = Learner(Growing(), optim.make("sgd", 0.1), squared_error, squared_error, max_bad_steps=2)
+    x, weights = jnp.ones((1, 3, 1)), jnp.array([[1.0, 0.0, 0.0]])
+    batch = Batch(x, x, jnp.ones((1, 3), bool), weights, jnp.zeros((1, 3), bool))
+    params = {"Dense_0": {"kernel": jnp.ones((1, 1)), "bias": jnp.zeros(1)}}
+    for memory, bad in ((1.0, 0), (1e20, 1)):
+        state = fresh(learner()).replace(
+            params=params,
+            opt_state=net.optimizer.init(params),
+            carry={"c": jnp.full((1, 1), memory)},
+        )
+        new, sums = STEP(net, state, batch)
+        assert (int(new.bad_steps), int(new.status), float(sums["steps"])) == (
+            bad,
+            RUNNING,
+            1 - bad,
+        )
+        if bad:
+            assert_same((new.params, new.carry), (state.params, state.carry))
+
+
 def test_L04_batch_without_scored_terms_changes_nothing():
-    net = learner()
+    net = learner(max_bad_steps=3)
     before, _ = STEPS(net, draw, fresh(net), jnp.int32(3), None, None)
     empty = one_batch()._replace(weights=jnp.zeros(BATCH), targets=jnp.full((BATCH, 1), jnp.nan))
-    after, sums = STEP(net, before, empty)
-    assert_same((after.params, after.opt_state), (before.params, before.opt_state))
-    assert (int(after.bad_steps), int(after.status)) == (0, RUNNING)
+    for bad in (0, 1):  # such a step is neither good nor bad
+        before = before.replace(bad_steps=jnp.int32(bad))
+        after, sums = STEP(net, before, empty)
+        assert_same((after.params, after.opt_state), (before.params, before.opt_state))
+        assert (int(after.bad_steps), int(after.status)) == (bad, RUNNING)
     assert float(sums["weight"]) == 0 and float(sums["steps"]) == 0
 
 

@@ -217,7 +217,8 @@ def by_hand(outcomes, allowed, params):
     """(parameters, momentum, average, steps tried, bad ones in a row, whether it stopped)."""
     trace, average, bad, step = np.zeros(2), params, 0, 0
     for outcome in outcomes:
-        step, bad = step + 1, bad + 1 if outcome == "bad" else 0
+        step += 1
+        bad = bad if outcome == "empty" else bad + 1 if outcome == "bad" else 0
         if outcome in ("good", "other"):
             trace = 0.5 * trace + {"good": [1, -2], "other": [2, 0.5]}[outcome]
             params = params - 0.5 * trace
@@ -307,15 +308,16 @@ def test_real_steps_padding_and_lengths_are_counted(lengths, holes):
     scored = bool(mask.any())
     assert sums["lengths"].shape == (LENGTH_BINS,)
     assert {i: int(n) for i, n in enumerate(sums["lengths"]) if n} == dict(bins)
-    assert (float(sums["real"]), float(sums["slots"])) == (mask.sum(), 160 * scored)
+    slots = 40 * mask.any(axis=1).sum()
+    assert (float(sums["real"]), float(sums["slots"])) == (mask.sum(), slots)
     assert (float(sums["batches"]), float(sums["steps"])) == (scored, scored)
 
 
 def test_sums_add_up_over_batches_and_updates():
     data = one_feature([1.0], [0.5, 0.5], [3.0] * 5)
     _, sums = update(SGD, data, [0, 1, 2, NO_ROW, 1, 1], count=2)
-    assert (float(sums["batches"]), float(sums["steps"])) == (8, 2)
-    assert (float(sums["real"]), float(sums["slots"])) == (12, 8 * WIDTH)
+    assert (float(sums["batches"]), float(sums["steps"])) == (5, 2)  # the other three are fillers
+    assert (float(sums["real"]), float(sums["slots"])) == (12, 5 * WIDTH)
     assert sums["lengths"][:4].tolist() == [1, 3, 1, 0]
     assert float(sums["grad_norm"]) == pytest.approx(17 / 8 + 0.5)
 
@@ -328,14 +330,17 @@ def test_clip_rate_counts_gradients_above_the_limit():
     assert clipped == [0, 0, 1, 1]
 
 
-def test_norms_of_the_final_carry():
-    """Root mean square over rows and units, averaged over layers."""
+@pytest.mark.parametrize("fillers", [0, 2])
+def test_norms_of_the_final_carry(fillers):
+    """Root mean square over rows and units, averaged over layers; not of rows that fill up."""
     model = SequenceLabeller(Stack((LSTM(2), LSTM(3))), 1)
     learner = Learner(model, optim.make("sgd", 0.0), total, total)
     rng, mask = np.random.default_rng(0), np.arange(4) < np.array([[4], [1], [3]])
     x, weights = rng.normal(size=(3, 4, 2)).astype(np.float32), mask.astype(np.float32)
     params = module_params(model, x, scale=0.9)["params"]
-    _, sums = STEP(learner, start(learner, params), Batch(x, weights, mask, weights))
+    batch = Batch(x, weights, mask, weights)
+    filled = jax.tree.map(lambda a: np.pad(a, [(0, fillers)] + [(0, 0)] * (a.ndim - 1)), batch)
+    _, sums = STEP(learner, start(learner, params), filled)
     expected, y = {"h": [], "c": []}, x
     for i, width in enumerate((2, 3)):
         carry = {name: np.zeros((3, width)) for name in "hc"}

@@ -53,12 +53,12 @@ class Learner(NamedTuple):
 def train_step(learner: Learner, state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
     """One update from one batch. Returns the new state and sums.
 
-    A step whose loss or gradient is not finite changes no parameter, moment or carry and is
-    counted; a batch without a scored term moves the carry on and changes nothing else. What such a
-    step saw is not in the sums: loss, metric and weight; steps, grad_norm and clipped (updates
-    whose gradient was clipped); batches, real (steps under the mask), slots (all steps), rows by
-    length (`lengths`) and the root mean square of each field of the final carry (`h_norm`,
-    `c_norm`).
+    A step whose loss, gradient or carry to the next is not finite changes no parameter, moment or
+    carry and is counted; a batch without a scored term moves the carry on and changes nothing else.
+    What such a step saw is not in the sums: loss, metric and weight; steps, grad_norm and clipped
+    (updates whose gradient was clipped); and, of rows with a real step, which leaves out those that
+    fill a batch up: batches, real (steps under the mask), slots (all steps), rows by length
+    (`lengths`) and the root mean square of each field of the final carry (`h_norm`, `c_norm`).
     """
     return update(learner, state, *gradient(learner, state, noisy(learner, state), batch))
 
@@ -83,7 +83,8 @@ def gradient(
 
     (total, (weight, outputs, carry)), slope = jax.value_and_grad(objective, has_aux=True)(params)
     metric, _ = learner.metric(outputs, batch.targets, batch.weights)
-    sums = {"loss": total, "metric": metric, "weight": weight, **_seen(batch), **_norms(carry)}
+    sums = {"loss": total, "metric": metric, "weight": weight, **_seen(batch)}
+    sums |= _norms(carry, jnp.any(batch.mask, axis=1))
     kept = None if state.carry is None else jax.lax.stop_gradient(carry)
     return slope, kept, sums
 
@@ -100,7 +101,9 @@ def update(
     if state.best is not None:
         updates = jax.tree.map(lambda leaf: leaf * state.best.rate.astype(leaf.dtype), updates)
     # Moments too: the square of a finite gradient may not be, and would freeze adam for good.
-    finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"]) & _all_finite((updates, opt_state))
+    # The carry too: unscored steps at the end of a chunk may overflow where no loss sees it.
+    kept = (updates, opt_state, carry)
+    finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"]) & _all_finite(kept)
     params = optax.apply_updates(state.params, updates)
     average = state.average
     if average is not None:
@@ -111,7 +114,8 @@ def update(
     params, opt_state, average = jax.tree.map(lambda a, b: jnp.where(apply, a, b), new, old)
     # Unscored steps are steps: what follows them in a stream goes on from the memory they leave.
     carry = jax.tree.map(lambda a, b: jnp.where(finite, a, b), carry, state.carry)
-    bad_steps = jnp.where(finite, 0, state.bad_steps + 1).astype(jnp.int32)
+    good = jnp.where(apply, 0, state.bad_steps)  # nothing scored: neither good nor bad
+    bad_steps = jnp.where(finite, good, state.bad_steps + 1).astype(jnp.int32)
     state = state.replace(
         step=state.step + 1,
         params=params,
@@ -233,20 +237,24 @@ def _seen(batch: Batch) -> Sums:
     edges = 2 ** jnp.arange(LENGTH_BINS, dtype=jnp.int32)[None, :]
     inside = (lengths >= edges) & (lengths < 2 * edges)
     return {
-        "batches": jnp.float32(1),
+        "batches": jnp.any(batch.mask).astype(jnp.float32),
         "real": jnp.sum(lengths).astype(jnp.float32),
-        "slots": jnp.float32(batch.mask.size),
+        "slots": batch.mask.shape[1] * jnp.sum(lengths > 0).astype(jnp.float32),
         "lengths": jnp.sum(inside, axis=0, dtype=jnp.int32).astype(jnp.float32),
     }
 
 
-def _norms(carry: Carry) -> Sums:
-    """Root mean square over rows and units of each field of the carry, averaged over layers."""
+def _norms(carry: Carry, rows: Array) -> Sums:
+    """Root mean square over `rows` [B] and units of each field of the carry, averaged over layers;
+    0 where there is no such row."""
+    count = jnp.sum(rows, dtype=jnp.int32).astype(jnp.float32)
     fields: dict[str, list[Array]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(carry):
         field = jax.tree_util.keystr(path[-1:], simple=True)
         wide = jax.lax.stop_gradient(leaf).astype(jnp.float32)
-        fields.setdefault(f"{field}_norm", []).append(jnp.sqrt(jnp.mean(jnp.square(wide))))
+        units = jnp.mean(jnp.square(wide), axis=range(1, wide.ndim))
+        square = jnp.sum(jnp.where(rows, units, 0)) / jnp.maximum(count, 1)
+        fields.setdefault(f"{field}_norm", []).append(jnp.sqrt(square))
     return {name: jnp.mean(jnp.stack(norms)) for name, norms in fields.items()}
 
 

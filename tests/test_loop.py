@@ -1,0 +1,53 @@
+"""What the loop writes down, from a state made by hand."""
+
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import pytest
+from test_experiments import tiny
+
+from experiments.build import build
+from experiments.loop import Notes, Session
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")  # optax mixes dtypes
+SUMS = {"loss": 2.0, "metric": 1.0, "weight": 2.0, "grad_norm": 3.0, "clipped": 1.0, "steps": 2.0}
+SEEN = {"batches": 2.0, "real": 8.0, "slots": 10.0, "lengths": [0.0, 0.0, 2.0], "h_norm": 1.0}
+
+
+def written(applied, best=None, **sums):
+    """The row of one seed at step 4 that applied so many updates."""
+    config = tiny(steps=4, seeds=1)
+    config.optimizer.update({"schedule": "linear", "learning_rate": 1.0})
+    run, rows = build(config), []
+    opt_state = run.learner.optimizer.init({"kernel": jnp.zeros((1, 1))})
+    opt_state = (*opt_state[:-1], opt_state[-1]._replace(count=jnp.array([applied])))
+    session = Session(
+        run=run,
+        seeds=(0,),
+        mesh=None,
+        programs=None,
+        results=SimpleNamespace(write=lambda kind, seed, **row: rows.append(row)),
+        show=None,
+        state=SimpleNamespace(opt_state=opt_state, best=best),
+        notes=Notes(4, 0, 0.0, [SUMS | SEEN | sums], [0], [None]),
+    )
+    session.write_train(trained=1.0, waited=0.0)
+    return rows
+
+
+def test_the_rate_is_that_of_the_last_update_that_was_applied():
+    """Of four updates one was skipped: the third rate of 1, 0.75, 0.5, 0.25."""
+    for applied, rate in ((4, 0.25), (3, 0.5), (1, 1.0)):
+        (row,) = written(applied)
+        assert row["learning_rate"] == pytest.approx(rate)
+    lowered = SimpleNamespace(rate=jnp.array([0.5]))
+    assert written(3, lowered)[0]["learning_rate"] == pytest.approx(0.25)
+
+
+def test_rows_are_averages_of_what_was_seen():
+    (row,) = written(4)
+    assert (row["loss"], row["score"], row["grad_norm"], row["clipped"]) == (1.0, 0.5, 1.5, 0.5)
+    assert (row["padding"], row["h_norm"], row["lengths"]) == (pytest.approx(0.2), 0.5, {"4": 2})
+    assert not written(4, steps=0.0), "a seed that took no step has no row"
+    (empty,) = written(4, batches=0.0, real=0.0, slots=0.0, lengths=[0.0], h_norm=0.0)
+    assert (empty["padding"], empty["h_norm"], empty["lengths"]) == (1.0, 0.0, {})
