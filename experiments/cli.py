@@ -28,13 +28,14 @@ DEFINE: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
+    bool: flags.DEFINE_bool,
 }
 
 
 class Option(NamedTuple):
     """A flag of one command; its value is passed to `main` by its name."""
 
-    kind: type  # str, int or float
+    kind: type  # str, int, float or bool
     default: Any
     help: str
 
