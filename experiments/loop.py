@@ -160,7 +160,11 @@ class Session:
                     grad_norm=one["grad_norm"] / one["steps"],
                     clipped=one["clipped"] / one["steps"],
                     learning_rate=rate,
-                    **{k: v / max(1, one["batches"]) for k, v in one.items() if k in ("h_norm", "c_norm")},
+                    **{
+                        k: v / max(1, one["batches"])
+                        for k, v in one.items()
+                        if k in ("h_norm", "c_norm")
+                    },
                     padding=1 - one["real"] / max(1, one["slots"]),
                     lengths={str(2**n): int(c) for n, c in enumerate(one["lengths"]) if c},
                     order=notes.order[i],
