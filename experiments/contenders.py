@@ -84,10 +84,10 @@ def seqmodels(problem: Problem) -> Contender:
     def apply(params, x, lengths):
         return recurrence.run(cell, params, x, lengths=lengths)[0]
 
-    served = recurrence.choose(cell)
-    return Contender(
-        lambda: jax.block_until_ready(apply(params, x, own)), train, STEPS_PER_CALL, served
-    )
+    def forward():
+        return jax.block_until_ready(apply(params, x, own))
+
+    return Contender(forward, train, STEPS_PER_CALL, recurrence.choose(cell))
 
 
 def linen(problem: Problem) -> Contender:
@@ -226,10 +226,9 @@ def equinox(problem: Problem) -> Contender:
     model = Model(cell, eqx.nn.Linear(width, 1, key=k_head))
     optimizer = optax.adam(RATE)
     state = [model, optimizer.init(eqx.filter(model, eqx.is_array))]
-    last = (
-        np.full(len(problem.x), problem.x.shape[1]) if problem.lengths is None else problem.lengths
-    )
-    x, target, last = (_device(a) for a in (problem.x, problem.target, last - 1))
+    rows, length = problem.x.shape[:2]
+    last = (np.full(rows, length) if problem.lengths is None else problem.lengths) - 1
+    x, target, last = (_device(a) for a in (problem.x, problem.target, last))
 
     @eqx.filter_jit
     def step(model, opt_state, x, target, last):
@@ -265,9 +264,7 @@ def keras(problem: Problem) -> Contender:
         masked = layers.Masking()(inputs)
     y = kind(problem.features, return_sequences=True)(masked)
     outputs = library.Model(inputs, y)
-    model = library.Model(
-        inputs, layers.Dense(1)(kind(problem.features, return_sequences=False)(masked))
-    )
+    model = library.Model(inputs, layers.Dense(1)(kind(problem.features)(masked)))
     model.compile(optimizer=library.optimizers.Adam(RATE), loss="mse")
     return Contender(
         lambda: outputs.predict_on_batch(x),
