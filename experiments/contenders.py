@@ -110,13 +110,8 @@ def linen(problem: Problem) -> Contender:
 
     model = Model()
     params = model.init(jax.random.key(0), problem.x, problem.lengths)
-    return _optax_user(
-        problem,
-        params,
-        model.apply,
-        functools.partial(model.apply, method="outputs"),
-        note=cell.__name__,
-    )
+    outputs = functools.partial(model.apply, method="outputs")
+    return _optax_user(problem, params, model.apply, outputs, cell.__name__)
 
 
 def nnx(problem: Problem) -> Contender:
@@ -179,8 +174,8 @@ def haiku(problem: Problem) -> Contender:
     model = hk.without_apply_rng(hk.transform(predict))
     layer = hk.without_apply_rng(hk.transform(lambda x, lengths: unroll(x)))
     params = model.init(jax.random.key(0), problem.x, problem.lengths)
-    note = {"rnn": "relu", "lstm": "LSTM", "gru": "reset before the product"}[problem.cell]
-    return _optax_user(problem, params, model.apply, layer.apply, note=note)
+    note = {"rnn": "relu", "gru": "reset before the product"}.get(problem.cell, "")
+    return _optax_user(problem, params, model.apply, layer.apply, note)
 
 
 def equinox(problem: Problem) -> Contender:
