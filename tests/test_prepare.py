@@ -1,15 +1,18 @@
 """Preparing data: once for all processes, repaired after a kill, clear when it cannot be done."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from test_public import example, prepare_like
 
 from seqmodels.data import Digits
 from seqmodels.data.prepare import default_data_dir
+from seqmodels.data.public import Public
 
 # Prepares four examples of its own, slowly, and notes each in a diary.
 SCRIPT = """
@@ -82,6 +85,56 @@ def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path):
     with pytest.raises(OSError, match=rf"^cannot write .*{below} .*SEQMODELS_DATA_DIR.*$") as error:
         Digits().load("train", below)
     assert "\n" not in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Where the digits are prepared."""
+    Digits().load("test")
+    return default_data_dir() / "digits" / "1.0.0"
+
+
+def scramble(path):
+    """Other bytes where the first records are."""
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(bytes(range(256)) * 4)
+
+
+RECORDS = "digits-test.array_record-00000-of-00001"
+
+
+@pytest.mark.parametrize(
+    "name, damage, reason",
+    [
+        (RECORDS, lambda path: os.truncate(path, 1000), "ArrayRecord file"),
+        (RECORDS, Path.unlink, "No such file"),
+        (RECORDS, scramble, "Corrupted"),
+        ("dataset_info.json", lambda path: os.truncate(path, 50), "not a JSON object"),
+        ("dataset_info.json", lambda path: path.write_text("[]"), "not a JSON object"),
+        ("dataset_info.json", Path.unlink, "no splits"),
+    ],
+)
+def test_damaged_data_are_one_line_that_tells_what_to_delete(
+    name, damage, reason, digits, tmp_path
+):
+    place = tmp_path / "digits" / "1.0.0"
+    shutil.copytree(digits, place)
+    damage(place / name)
+    with pytest.raises(OSError, match=rf"the prepared data in {place} are damaged") as caught:
+        Digits().load("test", tmp_path)
+    assert reason in str(caught.value) and "\n" not in str(caught.value)
+    assert "delete that directory" in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 1000), scramble])
+def test_damaged_public_data_are_one_line_too(damage, tmp_path):
+    numbered = [example("imdb_reviews", n) for n in range(20)]
+    prepare_like("imdb_reviews", tmp_path, {"train": numbered, "test": numbered})
+    (records,) = tmp_path.rglob("*train*array_record*")
+    damage(records)
+    with pytest.raises(OSError, match=rf"the prepared data in {tmp_path}/imdb_reviews are damaged"):
+        Public("imdb_reviews").load("train", tmp_path)
 
 
 def test_default_directory_follows_the_environment(monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ does not. TFDS is imported by the functions that build, so that importing a data
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 DATA_DIR_VARIABLE = "SEQMODELS_DATA_DIR"
 SPLITS = ("train", "valid", "test")
+INFO = "dataset_info.json"
 
 
 def default_data_dir() -> Path:
@@ -41,16 +43,18 @@ def prepare(
         for the lock, since a builder reads at construction what the disk holds.
     data_dir: the cache directory; None or empty means `default_data_dir()`.
 
-    Raises OSError if the data have to be prepared and the directory cannot be written. Prepared
-    data are read without the lock, so a read-only cache will do for them.
+    Raises OSError if the data have to be prepared and the directory cannot be written, or if what
+    was prepared is damaged. Prepared data are read without the lock, so a read-only cache will do.
     """
     directory = Path(data_dir).expanduser() if data_dir else default_data_dir()
-    builder = make_builder(directory)
+    builder = opened(make_builder, directory)
     if builder.info.splits:  # read from a complete directory: TFDS renames it when it is
         return builder
     with _locked(directory):
-        builder = make_builder(directory)
+        builder = opened(make_builder, directory)
         if not builder.info.splits:
+            if Path(builder.data_dir).exists():  # TFDS would take it for the whole
+                raise damaged(builder.data_dir, f"no splits in its {INFO}")
             # Only a holder of the lock writes here: whatever is unfinished was left by a kill.
             for remains in Path(builder.data_dir).parent.glob("incomplete.*"):
                 shutil.rmtree(remains)
@@ -67,8 +71,42 @@ def prepare(
 
 
 def read(builder: "DatasetBuilder", split: str) -> list[dict[str, Any]]:
-    """All examples of a prepared split, decoded, in the order in which they are stored."""
-    return list(builder.as_data_source(split))
+    """All examples of a prepared split, decoded, in the order in which they are stored.
+
+    Raises OSError where the files are not what was prepared.
+    """
+    with undamaged(builder.data_dir):
+        return list(builder.as_data_source(split))
+
+
+def opened(make_builder: Callable[[Path], "DatasetBuilder"], directory: Path) -> "DatasetBuilder":
+    """The builder for a cache directory; OSError where what describes its data is damaged."""
+    try:
+        return make_builder(directory)
+    except Exception as error:
+        for path in directory.rglob(INFO):  # the error itself names no file
+            if not _is_object(path):
+                raise damaged(path.parent, f"{INFO} is not a JSON object") from error
+        raise
+
+
+@contextlib.contextmanager
+def undamaged(directory: str | Path) -> Iterator[None]:
+    """Turns whatever a reader says of files that are not what was prepared into an OSError."""
+    try:
+        yield
+    except (OSError, MemoryError, NotImplementedError):  # of the system; of a format of files
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise damaged(directory, reason[:200]) from error
+
+
+def damaged(directory: str | Path, reason: str) -> OSError:
+    return OSError(
+        f"the prepared data in {directory} are damaged ({reason}); delete that directory, and the "
+        "next start prepares them again"
+    )
 
 
 def check_split(split: str) -> None:
@@ -93,3 +131,10 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _is_object(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
+    except ValueError:
+        return False

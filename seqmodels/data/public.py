@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from seqmodels.data.chance import majority_accuracy
-from seqmodels.data.prepare import check_split, default_data_dir, prepare
+from seqmodels.data.prepare import check_split, default_data_dir, opened, prepare, undamaged
 from seqmodels.data.rows import Rows, pack
 from seqmodels.data.tokenizers import (
     RESERVED,
@@ -211,19 +211,25 @@ class Public:
         _, rows = self._rows(split, stored)
         if not len(rows):
             raise ValueError(f"{self.set} has no examples for split {split!r}")
-        return (stored[row] for row in rows)
+        with undamaged(self._place(data_dir)):
+            for row in rows:
+                yield stored[row]
 
     def _source(self, split: str, data_dir: str | Path | None) -> Any:
         """The official split that has the rows of this one, by position."""
         check_split(split)
         builder = _builder(self.set, data_dir)
         try:
-            return builder.as_data_source(self._official(split)[0])
+            with undamaged(self._place(data_dir)):
+                return builder.as_data_source(self._official(split)[0])
         except NotImplementedError as error:
             raise OSError(
                 f"{self.set} is stored in {builder.data_dir} in a format without random access; "
                 f"prepare it anew: {_how(self.set, 'ANOTHER')}"
             ) from error
+
+    def _place(self, data_dir: str | Path | None) -> Path:
+        return Path(data_dir or default_data_dir()).expanduser() / self.set
 
     def _official(self, split: str) -> tuple[str, bool]:
         """Its name, and whether train and valid share it."""
@@ -281,7 +287,7 @@ def _builder(name: str, data_dir: str | Path | None) -> "DatasetBuilder":
     def make(path: Path) -> "DatasetBuilder":
         return tfds.builder(name, data_dir=path)
 
-    builder = make(directory)
+    builder = opened(make, directory)
     if without and not builder.info.splits:
         raise OSError(
             f"{name} is not prepared in {builder.data_dir}, and TensorFlow, which prepares it, is "
