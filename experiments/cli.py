@@ -4,6 +4,7 @@ Flags are defined when a command starts, not when its module is imported, so tha
 import anything. absl by itself answers a bad flag with exit status 1 and a traceback.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from experiments.errors import UserError, enough_memory
+from experiments.errors import CLOSED, UserError, enough_memory
 
 DIVERGED = 3
 """Exit status when every run ended but a seed diverged."""
@@ -113,12 +114,15 @@ def guarded(main: Callable[[], int | None]) -> NoReturn:
     """Exits with the status that `main` returns; with one line where it raises what is foreseen.
 
     130 after SIGINT and 143 after SIGTERM: what was finished is saved, and the same command goes
-    on from there.
+    on from there. 141, without a word, where nobody reads standard output any more.
     """
     try:
         with enough_memory():
             status = main()
+        sys.stdout.flush()  # Python itself would find it closed too late for a status
         sys.exit(status)
+    except BrokenPipeError:
+        status = CLOSED
     except (UserError, OSError) as error:  # a full disk, for one
         print(f"error: {error}", file=sys.stderr)
         status = 2
@@ -129,8 +133,9 @@ def guarded(main: Callable[[], int | None]) -> NoReturn:
             file=sys.stderr,
         )
         status = 128 + number
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError):
+            stream.flush()
     os._exit(status)  # threads may be at work, on a program or a file; nobody waits for them
 
 
@@ -147,13 +152,17 @@ def use_cores(seeds: int) -> None:
 
 
 def _help(options: dict[str, Option]) -> NoReturn:
+    guarded(lambda: _print_help(options))
+
+
+def _print_help(options: dict[str, Option]) -> int:
     print(sys.modules["__main__"].__doc__)
     for name in ("config", "workdir", *options):
         if name in flags.FLAGS:
             print(f"  --{name}: {flags.FLAGS[name].help}")
     if "config" in flags.FLAGS:
         print("  --config.GROUP.FIELD=VALUE: any field of the config; see configs/base.py")
-    sys.exit(0)
+    return 0
 
 
 def _one_line(error: Exception) -> str:

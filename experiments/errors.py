@@ -5,6 +5,9 @@ import difflib
 import math
 from collections.abc import Iterable, Iterator
 
+CLOSED = 141
+"""Exit status when standard output was closed, as that of a process which SIGPIPE ends."""
+
 SMALLER = (
     "make config.model.features or layers, config.train.batch, seeds, accumulate or "
     "steps_per_call, config.eval.batch, or the lengths, chunk or buckets smaller"

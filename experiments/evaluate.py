@@ -31,10 +31,10 @@ def main(workdir: Path, split: str, lengths: str, widths: str, run_seed: int | N
     from experiments.results import write_file
 
     rows = evaluate(workdir, split, **numbers, seed=run_seed)
-    show(rows)
     text = "".join(json.dumps(_finite(row), allow_nan=False) + "\n" for row in rows)
     with blame(f"--workdir={workdir}"):
         write_file(workdir / "evaluation.jsonl", text)
+    show(rows)
     return 0
 
 

@@ -6,7 +6,20 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-console = Console(highlight=False, soft_wrap=True)
+from experiments.errors import CLOSED
+
+
+class Terminal(Console):
+    """rich, but for the exit status where nobody reads its output any more: CLOSED, not 1."""
+
+    def on_broken_pipe(self) -> None:
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(CLOSED) from None
+
+
+console = Terminal(highlight=False, soft_wrap=True)
 
 
 class Reporter:

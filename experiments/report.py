@@ -13,7 +13,6 @@ from html import escape
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from experiments import cli
 from experiments.errors import UserError
 from experiments.figures import CURVES, LENGTHS, Style, learning_curves, score_by_length, styles
 from experiments.findings import RULES, caution, findings, number, score
+from experiments.progress import Terminal
 from experiments.results import write_file
 from experiments.summary import Arm, by_task, read_arms, summary_csv
 
@@ -74,7 +74,7 @@ def write_report(workdir: Path) -> None:
 
 def show(arms: list[Arm]) -> None:
     """Prints a table for each task, never narrower than its numbers need."""
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     for task, group in by_task(arms).items():
         axis = next((arm.scale.axis for arm in group if arm.finals), "no results yet")
         table = Table(

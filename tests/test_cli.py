@@ -67,6 +67,21 @@ def test_a_used_directory_is_refused_and_untouched(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+PRINTS = (
+    "from experiments import cli, progress; cli.guarded(lambda: progress.console.print('text'))"
+)
+
+
+@pytest.mark.parametrize("words", [["-m", "experiments.train", "--help"], ["-c", PRINTS]])
+def test_output_that_nobody_reads_ends_a_command_without_a_word(words):
+    """As in `train | head`: with the status of a process that SIGPIPE ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=writer, stderr=-1, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.mark.parametrize("module", ["train", "compare", "report"])
 def test_help_tells_the_flags_without_starting_jax(module):
     done = command(module, "--help")
