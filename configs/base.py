@@ -4,6 +4,9 @@ None means "does not apply" or "the usual value", as the comment says. A setting
 would read is refused rather than ignored.
 """
 
+import difflib
+from collections.abc import Iterable
+
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
@@ -11,8 +14,7 @@ CELLS = ("rnn", "lstm", "gru")
 
 
 def get_config(cell: str = "lstm") -> ConfigDict:
-    if cell not in CELLS:
-        raise ValueError(f"config argument {cell!r} is not one of {', '.join(CELLS)}")
+    known(cell, CELLS)
     gated = cell != "rnn"
     config = ConfigDict()
     config.label = cell  # name in tables and figures; the column `cell`
@@ -112,6 +114,16 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.eval.test_examples = 1000  # likewise; also size of the set that confirms "solved"
     config.eval.lengths = (200,)  # lengths tested, the first for the table; tasks only, else ()
     return config.lock()
+
+
+def known(argument: str, allowed: Iterable[str]) -> None:
+    """ValueError, with the nearest name, unless a config's argument is among `allowed`."""
+    names = [*allowed]
+    if argument in names:
+        return
+    near = difflib.get_close_matches(argument, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"argument {argument!r} is unknown{hint} (allowed: {', '.join(names)})")
 
 
 def set_task(config: ConfigDict, name: str, lengths: tuple[int, ...] = (), **settings) -> None:

@@ -48,8 +48,7 @@ def get_config(tasks: str = "adding,order,digits") -> ConfigDict:
     config.match_params = 0.02  # how far parameter counts may differ inside a task; 1.0: any
     config.runs = ConfigDict()
     for task in tasks.split(","):
-        if task not in TASKS:
-            raise ValueError(f"config argument {task!r} is not one of {', '.join(TASKS)}")
+        base.known(task, TASKS)
         for cell in base.CELLS:
             run = TASKS[task].get_config(cell)
             run.train.seeds = config.get_ref("seeds")

@@ -90,6 +90,7 @@ def build(config: ConfigDict) -> Run:
     if not config.label.strip():
         raise UserError("config.label is empty; it names the run in tables and figures")
 
+    one_of("config.model.cell", config.model.cell, CELLS)
     if config.label in CELLS and config.label != config.model.cell:
         raise UserError(
             f"config.label={config.label!r} names another cell than config.model.cell="

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from experiments.errors import CLOSED, UserError, enough_memory
+from experiments.errors import CLOSED, UserError, enough_memory, one_of
 
 DIVERGED = 3
 """Exit status when every run ended but a seed diverged."""
@@ -24,6 +24,7 @@ FAILED = 1
 """Exit status when a run of a comparison failed."""
 
 
+CONFIG = re.compile(r"--?config=")
 NONE = re.compile(r"--?config\.([\w.]+)=None")
 DEFINE: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
@@ -76,6 +77,8 @@ def start(
                 _help(options)
             if config and "config" not in names:
                 sys.argv.insert(1, f"--config={config}")
+            for path in (a.split("=", 1)[1] for a in sys.argv if CONFIG.match(a)):
+                _check_file(path.partition(":")[0])
             rest = flags.FLAGS(sys.argv)
             if config and not isinstance(flags.FLAGS.config, ConfigDict):
                 getattr(flags.FLAGS.config, "lock", None)  # a missing file raises only now
@@ -99,6 +102,13 @@ def start(
         guarded(lambda: main(*given, **{name: flags.FLAGS[name].value for name in options}))
 
     app.run(run, flags_parser=parse)
+
+
+def _check_file(path: str) -> None:
+    """UserError with the nearest name for a file that is not there, but others beside it are."""
+    beside = sorted(str(file) for file in Path(path).parent.glob("[!_]*.py"))
+    if beside and not Path(path).exists():
+        one_of("--config", path, beside)
 
 
 def _set_none(config: ConfigDict, path: list[str]) -> None:
@@ -170,10 +180,12 @@ def _one_line(error: Exception) -> str:
         while error.args and isinstance(error.args[0], Exception):
             error = error.args[0]
         return "no such config field: " + ", ".join(str(error.args[0]).splitlines())
+    if "get_config() takes 0 positional arguments" in str(error):
+        return "--config: this config takes no argument after a colon"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any(line.startswith("Traceback") for line in lines):
         return f"{lines[0].split(': Error')[0]}: {lines[-1].split(': ', 1)[-1]}"
-    if not isinstance(error, flags.Error | OSError | TypeError | ValueError):
+    if not isinstance(error, UserError | flags.Error | OSError | TypeError | ValueError):
         return f"--config file: {type(error).__name__}: {error}"
     return " ".join(lines)
 

@@ -33,8 +33,13 @@ def refused(done, *words):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--config=configs/nothing.py"], ["configs/nothing.py"]),
-        (["--config=configs/adding.py:lstmm"], ["'lstmm'", "rnn, lstm, gru"]),
+        (["--config=configs/nothing.py"], ["configs/nothing.py", "configs/adding.py"]),
+        (["--config=configs/ading.py"], ["'configs/ading.py'", "did you mean 'configs/adding.py'"]),
+        (["--config=/nowhere/nothing.py"], ["/nowhere/nothing.py", "No such file"]),
+        (["--config=configs/adding.py:gur"], ["'gur'", "did you mean 'gru'", "rnn, lstm, gru"]),
+        (["--config=configs/compare.py:ading"], ["'ading'", "did you mean 'adding'", "digits"]),
+        (["--config=configs/ablation_bias.py:x"], ["takes no argument"]),
+        (["--config.model.cell=gur"], ["config.model.cell='gur'", "lstm"]),
         (["--config.model.cel=gru"], ["'cel'", '"cell"']),
         (["--config.modl.cell=gru"], ["'modl'", '"model"']),
         (["--config.model.features=2.5"], ["config.model.features=2.5"]),

@@ -170,6 +170,11 @@ def test_D02_moment_that_overflows_is_a_bad_step():
     assert int(new.status) == DIVERGED
 
 
+def test_without_a_moving_average_the_parameters_are_tried():
+    state = fresh(learner())
+    assert state.average is None and state.tried is state.params
+
+
 class Growing(nn.Module):
     """A memory that no output shows, as that of a cell which squashes it first."""
 

@@ -269,11 +269,6 @@ def test_D03_one_bad_batch_skips_the_whole_update(at):
     assert not any(np.any(np.asarray(value)) for value in sums.values())
 
 
-def test_without_a_moving_average_the_parameters_are_tried():
-    state = start(SGD)
-    assert state.average is None and state.tried is state.params
-
-
 def test_N05_fresh_state_can_be_donated_with_its_average_and_its_best():
     learner = linear(optim.make("adam", 0.5), average=0.5, selection=Selection(True))
     batch = draw(KEY, np.array([0], np.int32), SLOPES)
