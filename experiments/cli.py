@@ -25,6 +25,7 @@ FAILED = 1
 
 
 CONFIG = re.compile(r"--?config=")
+FIELD = re.compile(r"--?(?:no)?config\.([\w.]+)(=.*)?", re.DOTALL)
 NONE = re.compile(r"--?config\.([\w.]+)=None")
 DEFINE: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
@@ -69,7 +70,8 @@ def start(
                     f"File with get_config() and, after a colon, its argument. Default: {config}",
                 )
             # ml_collections looks for overrides in sys.argv alone, where flag files are folded.
-            sys.argv = [argv[0], *flags.FLAGS.read_flags_from_files(list(argv[1:]))]
+            given = flags.FLAGS.read_flags_from_files(list(argv[1:]))
+            sys.argv = [argv[0], *_last_ones(given)]
             nones = [a for a in sys.argv if NONE.fullmatch(a)]  # no parser of a type knows None
             sys.argv = [a for a in sys.argv if a not in nones]
             names = {a.split("=")[0].lstrip("-") for a in sys.argv if a.startswith("-")}
@@ -111,12 +113,28 @@ def _check_file(path: str) -> None:
         one_of("--config", path, beside)
 
 
+def _last_ones(argv: list[str]) -> list[str]:
+    """Without the flags of fields that come again: of a tuple, ml_collections would add them up."""
+    kept: list[tuple[str, list[str]]] = []
+    rest = [*argv]
+    while rest:
+        words = [rest.pop(0)]
+        found = FIELD.fullmatch(words[0])
+        name = found[1] if found else ""
+        if found and not found[2] and rest and not rest[0].startswith("--"):
+            words.append(rest.pop(0))  # its value
+        kept = [one for one in kept if not name or one[0] != name] + [(name, words)]
+    return [word for _, words in kept for word in words]
+
+
 def _set_none(config: ConfigDict, path: list[str]) -> None:
     for i, name in enumerate(path):
         if not isinstance(config, ConfigDict) or name not in config:
             raise ValueError(f"no such config field: config.{'.'.join(path[: i + 1])}")
         if i + 1 < len(path):
             config = config[name]
+    if isinstance(config[path[-1]], tuple):
+        raise ValueError(f"config.{'.'.join(path)}=None must be a tuple; () is an empty one")
     config[path[-1]] = None
 
 

@@ -50,6 +50,7 @@ def refused(done, *words):
         (["--flagfile=nothing.txt"], ["nothing.txt"]),
         (["--config.model.nothing=None"], ["no such config field: config.model.nothing"]),
         (["--config.train.steps=None"], ["config.train.steps=None"]),
+        (["--config.eval.lengths=None"], ["config.eval.lengths=None", "()"]),
         (["--config.label=gru"], ["config.label='gru'", "config.model.cell='lstm'"]),
         (["--config.model.features=100000000"], ["GiB of memory", "config.model.features"]),
         (["--config=configs/compare.py"], ["comparison", "experiments.compare"]),
@@ -111,6 +112,25 @@ def test_K05_an_int_is_a_float_but_not_the_other_way_round():
 def test_K01_value_whose_default_is_none_can_be_set():
     assert parsed("optimizer.b1", "0.8") == 0.8
     assert parsed("task.min_length", "50") == 50
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (["--config.eval.lengths=(8,)", "--config.label=a", "--config.eval.lengths=(16,)"], (16,)),
+        (["--config.eval.lengths", "8", "-config.eval.lengths", "9"], (9,)),
+        (["--config.eval.lengths=8", "--config.eval.lengths=()"], ()),
+        (["--config.eval.lengths=8,9"], (8, 9)),
+    ],
+)
+def test_K03_of_a_field_given_twice_the_last_one_counts(given, expected):
+    assert eval(show(*given, field="eval.lengths")) == expected
+
+
+def test_K01_none_is_replaced_by_a_later_value_and_replaces_an_earlier_one():
+    given = ["--config.optimizer.clip=None", "--config.optimizer.clip=2.5"]
+    assert show(*given, field="optimizer.clip") == "2.5\n"
+    assert show(*given[::-1], field="optimizer.clip") == "None\n"
 
 
 def test_K03_overrides_from_a_flag_file(tmp_path):
