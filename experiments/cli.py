@@ -79,8 +79,8 @@ def start(
                 _help(options)
             if config and "config" not in names:
                 sys.argv.insert(1, f"--config={config}")
-            for path in (a.split("=", 1)[1] for a in sys.argv if CONFIG.match(a)):
-                _check_file(path.partition(":")[0])
+            for file in (a.split("=", 1)[1] for a in sys.argv if CONFIG.match(a)):
+                _check_file(file.partition(":")[0])
             rest = flags.FLAGS(sys.argv)
             if config and not isinstance(flags.FLAGS.config, ConfigDict):
                 getattr(flags.FLAGS.config, "lock", None)  # a missing file raises only now

@@ -40,6 +40,28 @@ CLOCKS = {"seconds", "compile_seconds", "tokens_per_second", "waiting", "device"
 """Fields that depend on the machine. All others are the same, bit for bit, however often a run was
 interrupted on its way."""
 
+NUMBER = float | int
+SCORE = NUMBER | None  # null where it is not finite
+SCHEMA: dict[str, dict[str, Any]] = {
+    "train": {"step": int},
+    "valid": {"step": int, "score": SCORE},
+    "test": {"step": int, "length": int | None, "score": SCORE, "chance": NUMBER},
+    "final": {
+        "status": str,
+        "step": int,
+        "score": SCORE,
+        "metric": str,
+        "chance": NUMBER,
+        "params": int,
+        "solved": bool | None,
+        "steps_to_solve": int | None,
+        "seconds": NUMBER,
+        "compile_seconds": NUMBER,
+        "device": str,
+    },
+}
+"""What readers need of each kind of row."""
+
 
 def as_dict(config: ConfigDict) -> Row:
     """Plain values with references resolved; tuples become lists, as JSON has them."""
@@ -55,7 +77,8 @@ def config_hash(config: Row) -> str:
 def read_rows(path: Path) -> list[Row]:
     """Rows of one results.jsonl; a last line that a kill cut short is left out.
 
-    Raises UserError, with file and line, for any other line that is not a row.
+    Raises UserError, with file and line, for any other line that is not a row, or lacks a field
+    that is read again.
     """
     rows = []
     try:
@@ -65,11 +88,14 @@ def read_rows(path: Path) -> list[Row]:
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is incomplete
         try:
             row = json.loads(line)
-            if row["kind"] == "final":
-                row["status"]  # what tells that it is finished
-            rows.append({**row, "kind": row["kind"], "seed": row["seed"]})
+            schema = SCHEMA[row["kind"]]
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{path}:{number} is not a row of results: {line[:60]!r}") from None
+        for field, kind in {"seed": int, **schema}.items():
+            if field not in row or not isinstance(row[field], kind):
+                given = repr(row[field])[:60] if field in row else "missing"
+                raise UserError(f"{path}:{number}: {field} of this {row['kind']} row is {given}")
+        rows.append(row)
     return rows
 
 
@@ -89,29 +115,39 @@ def open_workdir(workdir: Path, config: Row) -> None:
     Which seeds are run and what is saved may change. Raises UserError, having written nothing, for
     a directory of another config or one that cannot be written.
     """
+    check_workdir(workdir, config)
     path = workdir / "config.json"
     try:
-        if path.exists():
-            try:
-                old = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
-                raise UserError(f"{path} is not JSON; choose another --workdir") from None
-            if not isinstance(old, dict):
-                raise UserError(f"{path} is not a config; choose another --workdir")
-            if without_seeds(old) != without_seeds(config):
-                where = difference(without_seeds(old), without_seeds(config))
-                raise UserError(
-                    f"--workdir={workdir} holds another config{where}; choose another --workdir"
-                )
-        elif workdir.exists() and any(workdir.iterdir()):
-            raise UserError(
-                f"--workdir={workdir} is not empty and holds no run; choose another --workdir"
-            )
         workdir.mkdir(parents=True, exist_ok=True)
         if not path.exists() or json.loads(path.read_text(encoding="utf-8")) != config:
             write_file(path, json.dumps(config, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--workdir={workdir}: {error.strerror or error}") from error
+
+
+def check_workdir(workdir: Path, config: Row) -> None:
+    """UserError unless the directory is new, empty or of this config. Writes nothing."""
+    path = workdir / "config.json"
+    try:
+        if not path.exists():
+            if workdir.exists() and any(workdir.iterdir()):
+                raise UserError(
+                    f"--workdir={workdir} is not empty and holds no run; choose another --workdir"
+                )
+            return
+        old, new = json.loads(path.read_text(encoding="utf-8")), without_seeds(config)
+        old = without_seeds(old)
+    except OSError as error:
+        raise UserError(f"--workdir={workdir}: {error.strerror or error}") from error
+    except ValueError:
+        raise UserError(f"{path} is not JSON; choose another --workdir") from None
+    except (AttributeError, TypeError):
+        raise UserError(f"{path} is not a config; choose another --workdir") from None
+    if old != new:
+        raise UserError(
+            f"--workdir={workdir} holds another config{difference(old, new)}; "
+            "choose another --workdir"
+        )
 
 
 def without_seeds(config: Row) -> Row:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 import traceback
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,15 @@ from experiments.checkpoint import Checkpoints, groups
 from experiments.errors import UserError, at_least, finite
 from experiments.loop import train_and_test
 from experiments.progress import console, reporter
-from experiments.results import Results, Row, as_dict, open_workdir, without_seeds, write_file
+from experiments.results import (
+    Results,
+    Row,
+    as_dict,
+    check_workdir,
+    open_workdir,
+    without_seeds,
+    write_file,
+)
 from experiments.signals import Stop, listening
 from seqmodels.metrics import METRICS
 
@@ -32,7 +41,8 @@ def run_one(config: ConfigDict, workdir: Path) -> bool:
 def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
     """Every run of a comparison, by name: "ok", "diverged", or "failed" with the others going on.
 
-    All runs are built, and their sizes compared, before the first one starts.
+    All runs are built, their sizes compared and what is there of them read, before the first one
+    starts and anything is written.
     """
     if not config.runs:
         raise UserError("config.runs is empty; a comparison needs runs")
@@ -40,12 +50,18 @@ def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
     finite("config.match_params", config.match_params)
     runs = {}
     for name, one in config.runs.items():
+        check_name(name)
         try:
             runs[name] = build(one)
         except UserError as error:
             raise UserError(f"in config.runs.{name}: {error}") from error
     check_sizes(runs, config.match_params)
     plain = as_dict(config)
+    check_workdir(workdir, plain)
+    for name, run in runs.items():
+        check_workdir(workdir / name, plain["runs"][name])
+        with Results(workdir / name, plain["runs"][name], run.task) as results:
+            next_group(workdir / name, run.seeds, results.finished)
     open_workdir(workdir, plain)
     for name in runs:
         open_workdir(workdir / name, plain["runs"][name])
@@ -62,6 +78,15 @@ def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
                 console.print(f"{name} failed; see {place / 'error.txt'}", markup=False)
                 outcome[name] = "failed"
     return outcome
+
+
+def check_name(name: str) -> None:
+    """UserError unless a run may have its directory under this name."""
+    if not re.fullmatch(r"(?!\.)[^/\\\x00-\x1f]{1,80}", name):
+        raise UserError(
+            f"config.runs has a run {name!r}; its name is that of its directory in --workdir: "
+            "at most 80 characters, no / or \\ or control character, no dot first"
+        )
 
 
 def check_sizes(runs: dict[str, Run], tolerance: float) -> None:

@@ -14,10 +14,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.errors import UserError
-from experiments.results import Row, read_rows
+from experiments.results import NUMBER, Row, read_rows
 
 COLUMNS = (
     "task",
@@ -35,6 +35,24 @@ COLUMNS = (
 )
 FIRST = ("rnn", "lstm", "gru")
 """The order that readers know; whatever else there is comes after it."""
+
+
+FIELDS: dict[str, Any] = {
+    "label": str,
+    "task.name": str,
+    "model.cell": str,
+    "model.gate_bias": NUMBER | None,
+    "model.chrono_length": int | None,
+    "optimizer": dict,
+    "train.seed": int,
+    "train.seeds": int,
+    "train.solved": NUMBER | None,
+    "train.stop_when_solved": bool,
+    "train.eval_every": int,
+    "eval.lengths": list,
+}
+"""What is read of each config, and its type; and of tasks, which are tested on lengths:"""
+OF_TASKS = {"task.length": int}
 
 
 class Metric(NamedTuple):
@@ -172,7 +190,7 @@ def read_arms(workdir: Path) -> list[Arm]:
     """
     path = workdir / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
             f"--workdir={workdir} holds no run ({path.name}: {error.strerror})"
@@ -183,6 +201,10 @@ def read_arms(workdir: Path) -> list[Arm]:
         raise UserError(f"{path} is neither of a run nor of a comparison")
 
     runs = config.get("runs", {"": config})
+    if not isinstance(runs, dict) or not runs:
+        raise UserError(f"{path}: config.runs is {runs!r}; a comparison has runs by name")
+    for name, one in runs.items():
+        _check_config(one, f"{path}: config.runs.{name}" if name else f"{path}: config")
     arms = []
     for name, one in runs.items():
         task = _task_name(one["task"], [other["task"] for other in runs.values()])
@@ -236,8 +258,29 @@ def summary_csv(arms: Iterable[Arm]) -> str:
 def _read_arm(place: Path, task: str, label: str, config: Row) -> Arm:
     results, error = place / "results.jsonl", place / "error.txt"
     rows = read_rows(results) if results.exists() else []
+    for row in rows:
+        if row["kind"] == "final" and row["metric"] not in METRICS:
+            raise UserError(f"{results}: metric {row['metric']!r} is unknown to this version")
     wanted = tuple(row for row in rows if row["seed"] in _seeds(config))
     return Arm(task, label, config, wanted, _reason(error.read_text()) if error.exists() else "")
+
+
+def _check_config(config: Any, where: str) -> None:
+    """UserError for a config that lacks a field which is read here."""
+    _check_fields(config, FIELDS, where)
+    if config["eval"]["lengths"]:
+        _check_fields(config, OF_TASKS, where)
+
+
+def _check_fields(config: Any, fields: dict[str, Any], where: str) -> None:
+    for field, kind in fields.items():
+        value = config
+        for name in field.split("."):
+            if not isinstance(value, dict) or name not in value:
+                raise UserError(f"{where}.{field} is missing; put the whole file back")
+            value = value[name]
+        if not isinstance(value, kind):
+            raise UserError(f"{where}.{field} is {value!r}; put the whole file back")
 
 
 def _seeds(config: Row) -> range:

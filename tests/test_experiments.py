@@ -222,9 +222,9 @@ def test_stops_when_solved_and_counts_the_steps(tmp_path):
 
 def test_results_reader_leaves_out_a_line_cut_short(tmp_path):
     path = tmp_path / "results.jsonl"
-    path.write_text('{"kind": "final", "seed": 0, "status": "finished"}\n{"kind": "tr')
-    assert [row["kind"] for row in read_rows(path)] == ["final"]
+    path.write_text('{"kind": "train", "seed": 0, "step": 2}\n{"kind": "final", "seed": 1')
+    assert [row["kind"] for row in read_rows(path)] == ["train"]
     results = Results(tmp_path, as_dict(tiny()), "adding")
-    assert results.finished == {0: "finished"}
+    assert results.finished == {}
     results.forget((1,))
     assert path.read_text().count("\n") == 1
