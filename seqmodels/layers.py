@@ -81,10 +81,15 @@ class Recurrent(nn.Module):
             reverse=self.reverse,
             unroll=self.unroll,
             remat=self.remat,
-            key=self.make_rng("dropout") if train and self.cell.stochastic else None,
+            key=self.make_rng("dropout") if train and self.stochastic else None,
             implementation=self.implementation,
         )
         return as_given(y), carry if batched else jax.tree.map(lambda leaf: leaf[0], carry)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether a training pass draws anything, so that it needs the rng stream "dropout"."""
+        return self.cell.stochastic
 
     def summary(self, carry: Carry) -> jax.Array:
         """What the layer showed last, [B, H], from its final carry."""
@@ -142,6 +147,11 @@ class Bidirectional(nn.Module):
         backward, c_backward = self.backward(x, given["backward"], **flags)
         y = MERGES[self.merge](forward, backward)
         return y, {"forward": c_forward, "backward": c_backward}
+
+    @property
+    def stochastic(self) -> bool:
+        """As of `Recurrent`."""
+        return self.cell.stochastic
 
     def summary(self, carry: Carry) -> jax.Array:
         """Each direction's last output, merged: both have seen the whole sequence."""
@@ -208,6 +218,11 @@ class Stack(nn.Module):
                 x = self.between(x, deterministic=not train)
             x, final[name] = layer(x, given[name], train=train, **flags)
         return x, final
+
+    @property
+    def stochastic(self) -> bool:
+        """As of `Recurrent`; dropout between the layers counts."""
+        return self.dropout > 0 or any(cell.stochastic for cell in self.cells)
 
     def summary(self, carry: Carry) -> jax.Array:
         """What the top layer showed last, from the stack's final carry."""

@@ -22,6 +22,7 @@ PARTS: dict[str, tuple[set[str], set[str] | None]] = {
     "cells": ({"types", "initializers"}, MATHS),
     "recurrence": ({"types"}, MATHS),
     "layers": ({"types", "initializers", "cells", "recurrence"}, FLAX),
+    "nnx_layers": ({"types", "layers"}, FLAX),
     "readout": ({"types"}, MATHS),
     "models": ({"types", "initializers", "layers", "readout"}, FLAX),
     "generation": ({"types", "layers"}, FLAX),

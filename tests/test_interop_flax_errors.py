@@ -1,0 +1,138 @@
+"""What Flax has and this project lacks, and the other way round, is refused by name."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from flax_modules import INPUTS, WIDTH, both_ways, cell_of, filled
+from table import normal
+
+from seqmodels.cells import GRU, LSTM, MGU, RNN, LearnedCarry
+from seqmodels.interop.flax import from_flax, to_flax, to_nnx
+from seqmodels.layers import Bidirectional, Recurrent, Stack
+
+X = np.zeros((1, 2, INPUTS), np.float32)
+ONE = cell_of(nnx.GRUCell)
+PARAMS = filled(nn.GRUCell(WIDTH)).params
+
+
+@pytest.mark.parametrize(
+    "module, words",
+    [
+        (nn.Dense(4), "Dense is not one of linen.LSTMCell.*nnx.SimpleCell"),
+        (nn.ConvLSTMCell(4, (3,)), "ConvLSTMCell is not one of"),
+        (nn.RNN(nn.ConvLSTMCell(4, (3,))), "ConvLSTMCell is not one of"),
+        (nn.LSTMCell(4, gate_fn=nn.hard_sigmoid), r"LSTMCell\(gate_fn=.*no counterpart here"),
+        (nn.GRUCell(4, activation_fn=nn.relu), r"GRUCell\(activation_fn="),
+        (nn.SimpleCell(4, activation_fn=nn.gelu), r"SimpleCell\(activation_fn="),
+        (nn.SimpleCell(4, residual=True), r"SimpleCell\(residual=True\)"),
+        (nn.MGUCell(4, reset_gate=False), r"MGUCell\(reset_gate=False\)"),
+        (nn.GRUCell(4, carry_init=nn.initializers.ones), r"GRUCell\(carry_init="),
+        (
+            both_ways(nn.GRUCell(4), nn.GRUCell(4), merge_fn=lambda a, b: a + b),
+            "merge_fn=.*jnp.add",
+        ),
+        (both_ways(*[nn.GRUCell(4)] * 2), "share their cell"),
+        (nn.Bidirectional(nn.RNN(nn.GRUCell(4)), nn.GRUCell(4)), "backward_rnn is a GRUCell, not"),
+        (both_ways(ONE, ONE), "share their cell"),
+        (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), "Linear is not one of"),
+    ],
+)
+def test_what_has_no_counterpart_here_is_refused(module, words):
+    with pytest.raises(ValueError, match=words):
+        from_flax(module, {} if isinstance(module, nn.Module) else None)
+
+
+def test_directions_that_differ_are_refused():
+    module = both_ways(nn.SimpleCell(4), nn.SimpleCell(4, activation_fn=nn.relu))
+    case = filled(module)
+    with pytest.raises(ValueError, match="both directions are alike here"):
+        from_flax(case.module, case.params)
+
+
+def changed(name, leaf, array):
+    own = {key: value for key, value in PARAMS[name].items() if key != leaf}
+    return PARAMS | {name: own | ({} if array is None else {leaf: array})}
+
+
+@pytest.mark.parametrize(
+    "params, words",
+    [
+        (None, "params is None"),
+        ({"params": PARAMS}, r"ir/kernel is not among \['params/hn/bias'"),
+        (changed("hn", "bias", None), "hn/bias is not among"),
+        (changed("hr", "bias", np.zeros(4)), "hr/bias belongs to no part of this GRUCell"),
+        (
+            changed("iz", "kernel", np.zeros((2, 4))),
+            r"iz/kernel has shape \(2, 4\); expected \(3, 4\)",
+        ),
+        (changed("ir", "kernel", np.zeros(())), r"ir/kernel has shape \(\); expected \(4,\)"),
+        (changed("hz", "kernel", np.zeros((4, 5))), r"hz/kernel has shape \(4, 5\)"),
+        (changed("hn", "bias", np.zeros(5)), r"hn/bias has shape \(5,\)"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(params, words):
+    with pytest.raises(ValueError, match=words):
+        from_flax(nn.GRUCell(4), params)
+
+
+def test_parameters_beside_an_nnx_module_are_refused():
+    with pytest.raises(ValueError, match="holds its own"):
+        from_flax(ONE, {})
+
+
+@pytest.mark.parametrize(
+    "layer, words",
+    [
+        (LSTM(4, peepholes=True), r"LSTM\(peepholes=True\)"),
+        (LSTM(4, projection=2), r"LSTM\(projection=2\)"),
+        (Recurrent(GRU(4, bias=False)), r"GRU\(bias=False\)"),
+        (GRU(4, reset_after=False), r"GRU\(reset_after=False\)"),
+        (GRU(4, z_keeps=False), r"GRU\(z_keeps=False\)"),
+        (MGU(4), r"MGU\(reset_after=False\)"),
+        (MGU(4, reset_after=True), r"MGU\(z_keeps=False\)"),
+        (Bidirectional(RNN(4, hidden_dropout=0.1)), r"RNN\(hidden_dropout=0.1\)"),
+        (LearnedCarry(RNN(4)), "LearnedCarry"),
+        (Recurrent(LearnedCarry(RNN(4))), "LearnedCarry"),
+        (Stack((RNN(4),)), "Stack"),
+    ],
+)
+def test_what_flax_cannot_express_is_refused(layer, words):
+    with pytest.raises(ValueError, match=f"Flax has no counterpart for {words}"):
+        to_flax(layer, {})
+
+
+@pytest.mark.parametrize(
+    "layer, module, words",
+    [
+        (Recurrent(GRU(4)), ONE, "layer is 'Recurrent' in layer and 'GRU' in module"),
+        (LSTM(4), ONE, "layer is 'LSTM' in layer and 'GRU' in module"),
+        (GRU(5), ONE, "features is 5 in layer and 4 in module"),
+        (GRU(4, dtype=jnp.bfloat16), ONE, "dtype is .*bfloat16.* in layer and None in module"),
+        (Recurrent(GRU(4), reverse=True), nnx.RNN(ONE), "reverse is True"),
+        (Recurrent(GRU(4)), nnx.RNN(cell_of(nnx.GRUCell, 2, 4)), "read 3 features, module 2"),
+        (
+            Bidirectional(GRU(4)),
+            both_ways(ONE, cell_of(nnx.GRUCell), merge_fn=jnp.add),
+            "merge is 'concat' in layer and 'sum' in module",
+        ),
+    ],
+)
+def test_another_nnx_module_is_refused(layer, module, words):
+    as_layer = layer if isinstance(layer, Recurrent | Bidirectional) else Recurrent(layer)
+    shapes = jax.eval_shape(as_layer.init, jax.random.key(0), X)["params"]
+    with pytest.raises(ValueError, match=words):
+        to_nnx(layer, normal(0, shapes, np.float32), module)
+
+
+def test_costs_and_initial_weights_are_no_reason_to_refuse():
+    layer = Recurrent(GRU(4), unroll=2, remat=3, implementation="reference")
+    params = normal(0, jax.eval_shape(layer.init, jax.random.key(0), X)["params"], np.float32)
+    params["recurrent"]["bias"] *= 0
+    to_nnx(layer, params, nnx.RNN(nnx.clone(ONE)))
+    assert set(to_flax(layer, params)) == {"cell"}
+    with pytest.raises(ValueError, match=r"params\['input'\]\['bias'\] has shape \(11,\)"):
+        params["input"]["bias"] = np.zeros(11, np.float32)
+        to_flax(layer, params)
