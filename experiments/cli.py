@@ -17,6 +17,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from experiments.errors import CLOSED, UserError, enough_memory, one_of
+from experiments.signals import said
 
 DIVERGED = 3
 """Exit status when every run ended but a seed diverged."""
@@ -156,10 +157,7 @@ def guarded(main: Callable[[], int | None]) -> NoReturn:
         status = 2
     except KeyboardInterrupt as error:
         number = getattr(error, "number", signal.SIGINT)
-        print(
-            f"interrupted by {signal.Signals(number).name}; the same command goes on from here",
-            file=sys.stderr,
-        )
+        print(said(number), file=sys.stderr)
         status = 128 + number
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BrokenPipeError):

@@ -1,4 +1,8 @@
-"""SIGINT and SIGTERM end a run after the call that is under way, with all of it saved."""
+"""SIGINT and SIGTERM end a run after the call that is under way, with all of it saved.
+
+Before and after there is nothing to save, and SIGINT ends a command at once: a KeyboardInterrupt
+in the middle of an import is a traceback, an ImportError or, in jaxlib, a crash.
+"""
 
 import contextlib
 import os
@@ -24,6 +28,21 @@ class Stop:
         """Raises Interrupted if there was a signal."""
         if self.number is not None:
             raise Interrupted(self.number)
+
+
+def end_at_once() -> None:
+    """From now on SIGINT ends the process with one line and status 130."""
+
+    def end(number, frame):
+        os.write(2, f"{said(number)}\n".encode())
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGINT, end)
+
+
+def said(number: int) -> str:
+    """What a command says when a signal ends it."""
+    return f"interrupted by {signal.Signals(number).name}; the same command goes on from here"
 
 
 @contextlib.contextmanager

@@ -10,11 +10,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def command(module, *flags, cwd=ROOT):
+def command(module, *flags, cwd=ROOT, env=None):
     return subprocess.run(
         [sys.executable, "-m", f"experiments.{module}", *flags],
         cwd=cwd,
-        env=os.environ | {"COLUMNS": "200"},
+        env=os.environ | {"COLUMNS": "200"} | (env or {}),
         capture_output=True,
         text=True,
         timeout=300,
@@ -86,6 +86,23 @@ def test_output_that_nobody_reads_ends_a_command_without_a_word(words):
     done = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=writer, stderr=-1, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("module", ["train", "compare", "report", "evaluate", "generate"])
+def test_a_signal_while_a_command_is_imported_is_one_line(module, tmp_path):
+    """The first package that it imports sends the signal itself."""
+    (tmp_path / "absl.py").write_text("import os; os.kill(os.getpid(), 2)")
+    done = command(module, env={"PYTHONPATH": str(tmp_path)})
+    line = "interrupted by SIGINT; the same command goes on from here\n"
+    assert (done.returncode, done.stderr) == (130, line)
+
+
+def test_a_notebook_keeps_its_own_way_with_signals():
+    code = (
+        "import signal, experiments.cli, experiments.train; "
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("module", ["train", "compare", "report"])
