@@ -35,7 +35,6 @@ class Checkpoints:
     seconds  least time between two saves; 0: at every call border
     keep     how many of the newest stay, besides the best
     higher   whether a higher score is better
-    reading  nothing is written or tidied up: another process may be at work here
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Checkpoints:
         seconds: float = 0.0,
         keep: int = 1,
         higher: bool = True,
-        reading: bool = False,
     ):
         import orbax.checkpoint as ocp
         from orbax.checkpoint import checkpoint_managers as policies
@@ -66,16 +64,12 @@ class Checkpoints:
         try:
             self._manager = ocp.CheckpointManager(
                 self.directory.absolute(),
-                item_handlers={
-                    "state": ocp.StandardCheckpointHandler(),
-                    "notes": ocp.JsonCheckpointHandler(),
-                },
+                item_handlers=_handlers(),
                 options=ocp.CheckpointManagerOptions(
                     save_decision_policy=pause if seconds else policies.FixedIntervalPolicy(1),
                     # Best alone could remove the newest, and with it the way to go on.
                     preservation_policy=policies.AnyPreservationPolicy([newest, best]),
-                    cleanup_tmp_directories=not reading,
-                    read_only=reading,
+                    cleanup_tmp_directories=True,
                 ),
             )
         except OSError as error:
@@ -130,7 +124,7 @@ class Checkpoints:
         steps = sorted(self._manager.all_steps(), reverse=True)
         for step in steps:
             try:
-                leaves, notes = self.read(step)
+                leaves, notes = read(self.directory, step)
             except Damaged as error:
                 aside = self.directory.parent / "damaged" / f"{self.directory.name}_{step}"
                 console.print(f"{error}; set aside as {aside}", markup=False, style="red")
@@ -148,27 +142,6 @@ class Checkpoints:
                 f"{self.directory}: every checkpoint is damaged; choose another --workdir"
             )
         return None
-
-    def read(self, step: int) -> tuple[dict[str, np.ndarray], Row]:
-        """Leaves by path, and notes. Raises Damaged unless they are what was saved."""
-        args = self._ocp.args
-        where = f"{self.directory}/{step}"
-        try:
-            found = self._manager.restore(
-                step, args=args.Composite(state=args.StandardRestore(), notes=args.JsonRestore())
-            )
-            leaves = {name: np.asarray(leaf) for name, leaf in found["state"].items()}
-            notes = found["notes"]
-            sound = digest(leaves) == notes["digest"]
-        except Exception as error:  # whatever a reader may say of files that are not its own
-            text = str(error).strip().splitlines() or [type(error).__name__]
-            raise Damaged(f"checkpoint {where} is damaged ({text[0][:200]})") from error
-        if not sound:
-            raise Damaged(f"checkpoint {where} is damaged (its digest differs)")
-        return leaves, notes
-
-    def newest(self) -> int | None:
-        return self._manager.latest_step()
 
     def close(self) -> None:
         """Waits until all is on disk. Raises UserError if a save failed in the background."""
@@ -188,6 +161,36 @@ def groups(workdir: Path) -> list[tuple[int, ...]]:
     steps = (workdir / FOLDER).glob("seeds_*/[0-9]*")
     found = {path.parent.name for path in steps}
     return sorted(tuple(int(seed) for seed in name.split("_")[1:]) for name in found)
+
+
+def newest(directory: Path) -> int | None:
+    """The last step that was saved here."""
+    import orbax.checkpoint as ocp
+
+    return max(ocp.utils.checkpoint_steps(directory), default=None) if directory.exists() else None
+
+
+def read(directory: Path, step: int) -> tuple[dict[str, np.ndarray], Row]:
+    """Leaves by path, and notes. Raises Damaged unless they are what was saved.
+
+    Without a manager: nothing is written or tidied up, since another process may be at work here.
+    """
+    import orbax.checkpoint as ocp
+
+    where = directory / str(step)
+    args = ocp.args.Composite(state=ocp.args.StandardRestore(), notes=ocp.args.JsonRestore())
+    try:
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler(**_handlers())) as reader:
+            found = reader.restore(where.absolute(), args=args)
+        leaves = {name: np.asarray(leaf) for name, leaf in found["state"].items()}
+        notes = found["notes"]
+        sound = digest(leaves) == notes["digest"]
+    except Exception as error:  # whatever a reader may say of files that are not its own
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        raise Damaged(f"checkpoint {where} is damaged ({text[0][:200]})") from error
+    if not sound:
+        raise Damaged(f"checkpoint {where} is damaged (its digest differs)")
+    return leaves, notes
 
 
 def flatten(state: Any) -> tuple[dict[str, np.ndarray], str]:
@@ -249,6 +252,12 @@ def digest(leaves: dict[str, np.ndarray]) -> str:
 
 def name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _handlers() -> dict[str, Any]:
+    import orbax.checkpoint as ocp
+
+    return {"state": ocp.StandardCheckpointHandler(), "notes": ocp.JsonCheckpointHandler()}
 
 
 def _is_key(leaf):

@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.build import Run, build
-from experiments.checkpoint import Checkpoints, Damaged, groups
+from experiments.checkpoint import Damaged, groups, newest, place, read
 from experiments.errors import UserError
 from experiments.results import Row, difference, without_seeds
 
@@ -67,18 +67,16 @@ def read_params(workdir: Path, config: ConfigDict, seed: int | None) -> tuple[Ro
     group = there[0]
     seed = group[0] if seed is None else seed
     plain = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-    saved = Checkpoints(workdir, group, without_seeds(plain), reading=True)
-    step = saved.newest()
+    wanted, directory = without_seeds(plain), place(workdir, group)
+    step = newest(directory)
     if step is None:
-        raise UserError(f"{saved.directory} has no checkpoint yet")
+        raise UserError(f"{directory} has no checkpoint yet")
     try:
-        leaves, notes = saved.read(step)
+        leaves, notes = read(directory, step)
     except Damaged as error:
         raise UserError(str(error)) from None
-    finally:
-        saved.close()
-    if notes["config"] != saved.config:
-        where = difference(notes["config"], saved.config)
+    if notes["config"] != wanted:
+        where = difference(notes["config"], wanted)
         raise UserError(f"{workdir}/config.json is not that of its checkpoint{where}")
     kind = "best.params" if config.train.test == "best" else "params"
     if kind == "params" and config.train.average:
@@ -87,10 +85,10 @@ def read_params(workdir: Path, config: ConfigDict, seed: int | None) -> tuple[Ro
     for path, leaf in leaves.items():
         if path.startswith(f"{kind}."):
             *branches, last = path.removeprefix(f"{kind}.").split(".")
-            place: Any = params
+            inside: Any = params
             for branch in branches:
-                place = place.setdefault(branch, {})
-            place[last] = np.asarray(leaf[group.index(seed)])
+                inside = inside.setdefault(branch, {})
+            inside[last] = np.asarray(leaf[group.index(seed)])
     return params, seed, step
 
 

@@ -1,5 +1,6 @@
 """Checkpoints: what is restored is what was saved, and anything else is refused by its name."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.checkpoint import Checkpoints
+from experiments.checkpoint import Checkpoints, newest, place, read
 from experiments.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,21 @@ def test_F01_I05_checkpoint_of_another_config_names_the_field(tmp_path):
     with pytest.raises(UserError, match=r"another config \(config.label is 'lstm' there and 'gru'"):
         other.restore(TREE)
     other.close()
+
+
+def test_reading_back_says_and_changes_nothing(tmp_path, caplog):
+    """A notebook shows every warning; and the run may still be going on."""
+    directory = place(tmp_path, (0,))
+    assert newest(directory) is None
+    saved(tmp_path, TREE).close()
+    (directory / "2.orbax-checkpoint-tmp-0").mkdir()  # a save under way
+    before = {*tmp_path.rglob("*")}
+    caplog.clear()
+    leaves, notes = read(directory, newest(directory))
+    np.testing.assert_array_equal(leaves["a"], TREE["a"])
+    assert notes["config"] == {"label": "lstm"}
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert {*tmp_path.rglob("*")} == before
 
 
 def test_newest_checkpoint_stays_beside_the_best(tmp_path):

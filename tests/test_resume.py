@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import os
 import random
 import shutil
@@ -18,7 +17,6 @@ import pytest
 from test_experiments import contents, rows_of, tiny, without_clocks
 
 from experiments import checkpoint, loop, runs
-from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
 from experiments.runs import run_one
 from experiments.signals import Interrupted, Stop
@@ -74,13 +72,8 @@ EVERY = {f.__name__: f for f in (drawn, bucketed, streamed)}
 
 def newest(workdir):
     """Leaves and notes of the newest checkpoint of each group of seeds."""
-    found = {}
-    config = runs.without_seeds(json.loads((workdir / "config.json").read_text()))
-    for seeds in checkpoint.groups(workdir):
-        saved = Checkpoints(workdir, seeds, config, reading=True)
-        found[seeds] = saved.read(saved.newest())
-        saved.close()
-    return found
+    places = {seeds: checkpoint.place(workdir, seeds) for seeds in checkpoint.groups(workdir)}
+    return {s: checkpoint.read(place, checkpoint.newest(place)) for s, place in places.items()}
 
 
 def assert_same_end(one, other):
