@@ -64,6 +64,9 @@ def _update(cell, params, carry, z, u, noise):
 def _backward(cell, reverse, unroll, residuals, cotangents):
     params, steps, initial, sequence_noise, before, z, u = residuals
     d_carry, dy = cotangents
+    # Turned once, not at each step; the barriers keep XLA from turning them back. Otherwise it
+    # reads the kernel across in every backward product, and turns all of dz for its gradient.
+    turned = jax.lax.optimization_barrier(_turn(params))
 
     def body(cotangents, kept):
         d_carry, d_initial = cotangents
@@ -73,6 +76,7 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
         d_new = select(step.mask, d_carry, zeros_like(d_carry))
         dy = select(step.mask, dy, jnp.zeros_like(dy))
 
+        params = _turn(turned)
         update = functools.partial(_update, cell, params, noise=noise)
         _, pullback = jax.vjp(update, before, z, u)
         d_before, dz, du = pullback((d_new, dy))
@@ -95,30 +99,35 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
         unroll=unroll,
     )
 
-    # All steps at once. XLA drops what a cell does not need: for most, `update` has no parameters
-    # and the whole last pullback is empty.
-    def over_time(method, *axes):
-        return jax.vmap(method, in_axes=axes)
-
-    noise = cell_noise(sequence_noise, steps.noise)
-    noise_axes = cell_noise(None, 0) if noise else ()  # masks of a step vary, of a sequence do not
+    # All steps at once, [T, B, ...], by the methods themselves. XLA drops what a cell does not
+    # need: for most, `update` has no parameters and the whole last pullback is empty.
+    every_step = _for_every_step(sequence_noise, len(steps.x))
+    noise = cell_noise(every_step, steps.noise)
     d_u = dz if u is None else du
 
-    _, pullback = jax.vjp(over_time(cell.project, None, 0), params, steps.x)
+    _, pullback = jax.vjp(lambda p, x: cell.project(_turn(p), x), turned, steps.x)
     d_params, dx = pullback(dz)
-    _, pullback = jax.vjp(
-        lambda p: over_time(cell.recur, None, 0, *noise_axes)(p, before, *noise), params
-    )
+    _, pullback = jax.vjp(lambda p: cell.recur(_turn(p), before, *noise), turned)
     (d_recurrent,) = pullback(d_u)
-    _, pullback = jax.vjp(
-        lambda p: over_time(functools.partial(_update, cell), None, 0, 0, 0, noise_axes)(
-            p, before, z, u, noise
-        ),
-        params,
-    )
+    _, pullback = jax.vjp(lambda p: _update(cell, _turn(p), before, z, u, noise), turned)
     (d_rest,) = pullback((d_new, dy))
     d_params = jax.tree.map(_add_all, d_params, d_recurrent, d_rest)
+    d_params = _turn(jax.lax.optimization_barrier(d_params))
     return d_params, Steps(dx, None, None, None), d_carry, d_initial, None
+
+
+def _turn(params):
+    """The same with the axes of each kernel swapped."""
+    return jax.tree.map(lambda leaf: leaf.T if leaf.ndim == 2 else leaf, params)
+
+
+def _for_every_step(sequence_noise, length):
+    """Masks [B, ...] of a sequence as masks [T, B, ...] of its steps."""
+
+    def leaf(mask):
+        return jnp.broadcast_to(mask[None], (length, *mask.shape))
+
+    return jax.tree.map(leaf, sequence_noise)
 
 
 def _add_all(first, *others):
