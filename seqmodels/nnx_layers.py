@@ -53,7 +53,7 @@ class Layer(nnx.Module):
         self.layer = layer
         self.params = nnx.data(jax.tree.map(lambda leaf: nnx.Param(jnp.asarray(leaf)), params))
         self.deterministic = deterministic
-        self.rngs = nnx.data(rngs.dropout.fork() if rngs and layer.stochastic else None)
+        self.rngs = nnx.data(rngs.dropout.fork() if rngs is not None and layer.stochastic else None)
 
     def __call__(
         self,
