@@ -98,6 +98,7 @@ def main(library: str) -> None:
 
         jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
     contender: Any = None
+    answer: Any
     for line in sys.stdin:
         request = json.loads(line)
         do = request.pop("do")

@@ -58,7 +58,8 @@ def seqmodels(problem: Problem) -> Contender:
     mesh = seeds.seed_mesh(1, len(jax.local_devices()))
 
     def start(shared, seed):
-        return init_state(learner, jax.random.key(seed), problem.x, mask)
+        x, real = jax.numpy.asarray(problem.x), jax.numpy.asarray(mask)
+        return init_state(learner, jax.random.key(seed), x, real)
 
     def call(shared, state, ids):
         steps, data = shared
@@ -171,8 +172,8 @@ def haiku(problem: Problem) -> Contender:
         last = y[:, -1] if lengths is None else y[np.arange(len(x)), lengths - 1]
         return hk.Linear(1)(last)
 
-    model = hk.without_apply_rng(hk.transform(predict))
-    layer = hk.without_apply_rng(hk.transform(lambda x, lengths: unroll(x)))
+    model: Any = hk.without_apply_rng(hk.transform(predict))
+    layer: Any = hk.without_apply_rng(hk.transform(lambda x, lengths: unroll(x)))
     params = model.init(jax.random.key(0), problem.x, problem.lengths)
     note = {"rnn": "relu", "gru": "reset before the product"}.get(problem.cell, "")
     return _optax_user(problem, params, model.apply, layer.apply, note)
@@ -195,7 +196,7 @@ def equinox(problem: Problem) -> Contender:
             return jnp.tanh(self.input(x) + self.recurrent(h))
 
     class Model(eqx.Module):
-        cell: eqx.Module
+        cell: Any
         head: eqx.nn.Linear
 
         def outputs(self, x):  # [T, E] -> [T, H], as in Equinox's own RNN example
@@ -220,7 +221,7 @@ def equinox(problem: Problem) -> Contender:
         cell = kind(inputs, width, key=k_cell)
     model = Model(cell, eqx.nn.Linear(width, 1, key=k_head))
     optimizer = optax.adam(RATE)
-    state = [model, optimizer.init(eqx.filter(model, eqx.is_array))]
+    state: list[Any] = [model, optimizer.init(eqx.filter(model, eqx.is_array))]
     rows, length = problem.x.shape[:2]
     last = (np.full(rows, length) if problem.lengths is None else problem.lengths) - 1
     x, target, last = (_device(a) for a in (problem.x, problem.target, last))
@@ -239,7 +240,7 @@ def equinox(problem: Problem) -> Contender:
         return jax.vmap(model.outputs)(x)
 
     def train():
-        *state[:], value = step(*state, x, target, last)
+        state[0], state[1], value = step(state[0], state[1], x, target, last)
         return jax.block_until_ready(value)
 
     return Contender(lambda: jax.block_until_ready(outputs(model, x)), train)

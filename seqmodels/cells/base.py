@@ -161,7 +161,7 @@ def affine(x: Array, kernel: Array, bias: Array | None = None, dtype: Any = None
     if kernel.ndim == 4:
         heads = x.reshape(*x.shape[:-1], *kernel.shape[:2])
         y = jnp.einsum("...ne,negh->...gnh", heads, kernel, preferred_element_type=wide)
-        y = y.reshape(*x.shape[:-1], -1)
+        y = y.reshape(*x.shape[:-1], kernel.size // x.shape[-1] * len(kernel))
     else:
         y = jnp.matmul(x, kernel, preferred_element_type=wide)
     return y if bias is None else y + jnp.broadcast_to(bias.astype(wide), y.shape)
