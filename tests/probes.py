@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from seqmodels.cells import RNN, Cell, RNNCarry
+from seqmodels.cells import Cell, RNNCarry
 from seqmodels.cells.base import affine
 from seqmodels.types import Noise
 
@@ -33,18 +33,6 @@ class RunningSum(Cell):
 
     def output(self, carry):
         return carry.h
-
-
-@dataclasses.dataclass(frozen=True)
-class LearnedStart(RNN):
-    """A tanh network whose initial carry is a parameter, one vector for all rows."""
-
-    def init(self, key, in_features):
-        return {**super().init(key, in_features), "start": {"h": jnp.zeros(self.features)}}
-
-    def initial_carry(self, params, batch, dtype=jnp.float32):
-        start = params["start"]["h"].astype(dtype)
-        return RNNCarry(h=jnp.broadcast_to(start, (batch, self.features)))
 
 
 class AwkwardCarry(NamedTuple):

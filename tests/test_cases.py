@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
-from table import INPUTS, KEY, TABLE, assert_close, jit, params_of
+import table
+from table import INPUTS, KEY, assert_close, jit, params_of
 
 from seqmodels import recurrence
-from seqmodels.cells import GRU, LSTM, RNN, GRUCarry, LSTMCarry, RNNCarry
+from seqmodels.cells import GRU, LSTM, RNN, GRUCarry, LearnedCarry, LSTMCarry, RNNCarry
 
-every_cell = pytest.mark.parametrize("cell", [e.cell for e in TABLE.values()], ids=list(TABLE))
 both = pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
 
 F1 = RNN(1)
@@ -88,7 +88,7 @@ def test_A01_unmasked_padding_would_move_it():
     close(f1([0.0, 0.0, *X])[1], 0.357501)
 
 
-@every_cell
+@table.cells(costly=True)
 def test_A01_for_every_cell(cell):
     params, x = params_of(cell, dtype=np.float32), random_inputs(2, 3)
     y, final = runner(cell)(params, x)
@@ -105,24 +105,24 @@ def test_A04_a_zero_step_is_not_padding():
     close(y, [0.800499, 0.462313, 0.681097])
 
 
-@every_cell
+@table.cells()
 @pytest.mark.parametrize("reverse", [False, True])
 def test_A05_A07_padded_outputs_are_zero_and_keep_their_place(cell, reverse):
     params = params_of(cell, dtype=np.float32)
-    x = np.full((2, 6, INPUTS), 1e6, np.float32)
+    x = np.full((3, 5, INPUTS), 1e6, np.float32)
     x[0, :2], x[1, :4] = random_inputs(2), random_inputs(4)
-    y, _ = runner(cell, reverse=reverse)(params, x, lengths=np.array([2, 4]))
-    assert y.shape == (2, 6, cell.features), "T stays, though no row reaches it"
+    y, _ = runner(cell, reverse=reverse)(params, x, lengths=np.array([2, 4, 0]))
+    assert y.shape == (3, 5, cell.out_features), "T stays, though no row reaches it"
     assert not np.any(y[0, 2:]) and not np.any(y[1, 4:])
-    assert np.all(np.any(np.asarray(y[0, :2]) != 0, axis=-1))
+    assert np.all(np.any(np.asarray(y[0, :2]) != 0, axis=-1)) and not np.any(y[2])
     np.testing.assert_array_equal(y.sum(axis=1), y[:, :4].sum(axis=1))
 
 
-@every_cell
+@table.cells()
 def test_A06_order_of_the_rows(cell):
     """No sorting by length is needed; bit for bit the same."""
-    params, x = params_of(cell, dtype=np.float32), random_inputs(3, 4)
-    lengths, run = np.array([2, 4, 3]), runner(cell)
+    params, x = params_of(cell, dtype=np.float32), random_inputs(3, 5)
+    lengths, run = np.array([2, 5, 3]), runner(cell)
     expected = run(params, x, lengths=lengths)
     for order in itertools.permutations(range(3)):
         order = np.array(order)
@@ -134,7 +134,7 @@ def test_A06_order_of_the_rows(cell):
         )
 
 
-@every_cell
+@table.cells()
 def test_A11_every_length_counts(cell):
     params, x = params_of(cell, dtype=np.float32), random_inputs(3, 5)
 
@@ -170,7 +170,7 @@ def test_B01_running_sum_both_ways(implementation):
     np.testing.assert_array_equal(final.h[:, 0], [6, 15])
 
 
-@every_cell
+@table.cells(costly=True)
 def test_B01_each_row_backwards_as_if_alone(cell):
     params, x = params_of(cell, dtype=np.float32), random_inputs(2, 5)
     backwards = runner(cell, reverse=True)
@@ -222,7 +222,7 @@ def test_gradients_at_F1():
 
 
 def test_C05_learned_start():
-    cell = probes.LearnedStart(1)
+    cell = LearnedCarry(F1)
 
     def last(start, rows=1, reset=None, carry=None):
         params = {**F1_PARAMS, "start": {"h": start[None]}}

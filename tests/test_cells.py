@@ -7,58 +7,60 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
+import table
 from table import (
     INPUTS,
     KEY,
-    PROBES,
+    STEPS,
     TABLE,
     Data,
     assert_close,
+    changed,
     cotangents_of,
     data_of,
     jit,
+    noise_of,
+    oracle_run,
     params_of,
     run_with_gradients,
 )
 
 from seqmodels import recurrence
-from seqmodels.cells import CELLS, GRU, LSTM, RNN
-from seqmodels.initializers import Chrono, Constant, identity
+from seqmodels.cells import CELLS, LearnedCarry, Zoneout
 
-with_oracle = {name: entry for name, entry in {**TABLE, **PROBES}.items() if entry.oracle}
-every_oracle = pytest.mark.parametrize("entry", with_oracle.values(), ids=list(with_oracle))
-every_cell = pytest.mark.parametrize("cell", [e.cell for e in TABLE.values()], ids=list(TABLE))
+WITH_ORACLE = {name: entry for name, entry in table.ALL.items() if entry.oracle}
 
 
-def oracle_run(entry, data, **options):
-    """The NumPy walk on the same data."""
-    initial = entry.cell.initial_carry(data.params, len(data.x), np.float64)
-    return reference.run(
-        entry.oracle,
-        data.params,
-        data.x,
-        data.carry._asdict(),
-        initial=jax.tree.map(np.asarray, initial._asdict()),
-        mask=data.mask,
-        reset=data.reset,
-        **options,
-    )
+def test_every_cell_and_option_is_in_the_table():
+    """Each field of each cell stands somewhere with another value than its default."""
+    used = {}
+    for entry in TABLE.values():
+        cell = entry.cell
+        while cell is not None:
+            fields = used.setdefault(type(cell), set())
+            fields |= {f.name for f in dataclasses.fields(cell) if is_set(cell, f)}
+            cell = getattr(cell, "cell", None)
+    assert set(used) == {*CELLS.values(), LearnedCarry, Zoneout}
+    start = {"input_init", "recurrent_init", "bias_init", "gate_bias"}  # not of `update`'s concern
+    for kind, fields in used.items():
+        wanted = {f.name for f in dataclasses.fields(kind) if f.init} - start - {"dtype"}
+        assert fields >= wanted, f"{kind.__name__}: no line of the table has {wanted - fields}"
 
 
-def test_every_cell_of_the_library_is_in_the_table():
-    assert {type(entry.cell) for entry in TABLE.values()} == set(CELLS.values())
+def is_set(cell, field):
+    return field.default is dataclasses.MISSING or getattr(cell, field.name) != field.default
 
 
-@every_oracle
+@table.runs(WITH_ORACLE)
 @pytest.mark.parametrize("reverse", [False, True])
-def test_run_equals_the_numpy_loop(x64, entry, reverse):
+def test_run_equals_the_numpy_loop(x64, entry, key, reverse):
     data = data_of(entry.cell)
-    (y, final), _ = run_with_gradients(entry.cell, data, "reference", reverse=reverse)
-    assert_close((y, final._asdict()), oracle_run(entry, data, reverse=reverse), 1e-10)
+    result, _ = run_with_gradients(entry.cell, data, "reference", key, reverse=reverse)
+    expected = oracle_run(entry, data, noise_of(entry.cell, key, data.x.shape[:2]), reverse)
+    assert_close(result, expected, 1e-10)
 
 
-@every_oracle
+@table.entries(WITH_ORACLE)
 def test_steps_one_by_one_equal_the_numpy_loop(x64, entry):
     data = data_of(entry.cell)
     step = jit(entry.cell.step)
@@ -67,54 +69,62 @@ def test_steps_one_by_one_equal_the_numpy_loop(x64, entry):
         carry, y = step(data.params, carry, data.x[:, t])
         outputs.append(y)
     everything = data._replace(mask=None, reset=None)
-    expected = oracle_run(entry, everything)
-    assert_close((np.stack(outputs, 1), carry._asdict()), expected, 1e-10)
+    assert_close((np.stack(outputs, 1), carry), oracle_run(entry, everything), 1e-10)
 
 
-GRADIENT_RUNS = [
-    ("reference", 7, False),
-    ("fused", 1, True),
-    ("fused", 64, False),
-    ("fused", 64, True),
-]
-
-
-@every_cell
-@pytest.mark.parametrize("implementation, steps, reverse", GRADIENT_RUNS)
+@table.runs()
+@pytest.mark.parametrize(
+    "implementation, steps, reverse",
+    [
+        ("reference", STEPS, False),
+        ("fused", 64, True),
+        pytest.param("fused", 1, True, marks=pytest.mark.slow),
+        pytest.param("fused", 64, False, marks=pytest.mark.slow),
+    ],
+)
 def test_D01_gradients_equal_finite_differences_of_the_numpy_loop(
-    x64, cell, implementation, steps, reverse
+    x64, entry, key, implementation, steps, reverse
 ):
-    entry = next(entry for entry in TABLE.values() if entry.cell == cell)
+    cell = entry.cell
     for size in (0.1, 0.999):
         data = long_data(cell, steps, recurrent_size=size)
-        weights = cotangents_of(cell, data)
-        _, gradients = run_with_gradients(cell, data, implementation, reverse=reverse)
+        weights, noise = cotangents_of(cell, data), noise_of(cell, key, data.x.shape[:2])
+        _, gradients = run_with_gradients(cell, data, implementation, key, reverse=reverse)
 
-        def loss(params, x, carry, data=data, weights=weights):
+        def loss(params, x, carry, data=data, weights=weights, noise=noise):
             here = data._replace(params=params, x=x, carry=carry)
-            y, final = oracle_run(entry, here, reverse=reverse)
-            w_y, w_final = weights
-            return np.sum(w_y * y) + sum(np.sum(w * final[k]) for k, w in w_final._asdict().items())
+            out = oracle_run(entry, here, noise, reverse)
+            return sum(jax.tree.leaves(jax.tree.map(lambda a, w: np.sum(a * w), out, weights)))
 
         assert_slopes(loss, (data.params, data.x, data.carry), gradients)
 
 
 def long_data(cell, steps, recurrent_size):
     """Each recurrent block is `recurrent_size` times a rotation, so that memory neither fades
-    within a few steps nor explodes. The hardest flags up to T = 7, two ragged rows beyond."""
-    data = data_of(cell, steps=min(steps, 7))
+    within a few steps nor explodes. The hardest flags up to T = 8, two ragged rows beyond."""
+    data = data_of(cell, steps=min(steps, STEPS))
     rng = np.random.default_rng(5)
     kernel = data.params["recurrent"]["kernel"]
-    blocks = kernel.shape[1] // kernel.shape[0]
-    rotations = [np.linalg.qr(rng.normal(size=(len(kernel),) * 2))[0] for _ in range(blocks)]
-    recurrent = {**data.params["recurrent"], "kernel": recurrent_size * np.hstack(rotations)}
+    heads, rows, gates, width = blocks_of(cell, kernel).shape
+
+    def rotation():
+        return np.linalg.qr(rng.normal(size=(max(rows, width),) * 2))[0][:rows, :width]
+
+    rotations = np.stack([[rotation() for _ in range(gates)] for _ in range(heads)])
+    rotations = recurrent_size * np.swapaxes(rotations, 1, 2).reshape(kernel.shape)
+    recurrent = {**data.params["recurrent"], "kernel": rotations}
     data = data._replace(params={**data.params, "recurrent": recurrent})
-    if steps <= 7:
+    if steps <= STEPS:
         return data
     x, carry = rng.normal(size=(2, steps, INPUTS)), jax.tree.map(lambda leaf: leaf[:2], data.carry)
     mask, reset = np.ones(x.shape[:2], bool), np.zeros(x.shape[:2], bool)
     mask[0, steps - 5 :] = mask[1, 3] = False
     return Data(data.params, x, carry, mask, reset)
+
+
+def blocks_of(cell, kernel):
+    """A recurrent kernel as [heads, P/n, G, H/n], whatever its number of heads."""
+    return kernel if kernel.ndim == 4 else kernel.reshape(1, len(kernel), -1, cell.features)
 
 
 def assert_slopes(loss, arguments, gradients, size=1e-6):
@@ -133,7 +143,7 @@ def assert_slopes(loss, arguments, gradients, size=1e-6):
         np.testing.assert_allclose(np.sum(gradient * direction), slope, rtol=1e-6, atol=1e-6)
 
 
-@every_cell
+@table.cells()
 def test_methods_act_on_any_leading_axes(x64, cell):
     params, rng = params_of(cell), np.random.default_rng(0)
     x = rng.normal(size=(2, 3, INPUTS))
@@ -145,7 +155,7 @@ def test_methods_act_on_any_leading_axes(x64, cell):
     assert_close(whole, by_column, 1e-12)
 
 
-@every_cell
+@table.cells()
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float32])
 def test_a_step_keeps_the_dtype_of_the_carry(cell, dtype):
     params, x = params_of(cell, dtype=np.float32), np.ones((2, INPUTS), np.float32)
@@ -153,14 +163,28 @@ def test_a_step_keeps_the_dtype_of_the_carry(cell, dtype):
     assert {leaf.dtype for leaf in (y, *carry)} == {np.dtype(dtype)}
 
 
-@every_cell
+@table.cells()
+@pytest.mark.parametrize("batch", [1, 4])
+def test_C04_a_step_refuses_a_carry_of_another_batch(cell, batch):
+    """Never broadcasting: one row of memory is not the memory of three."""
+    params = params_of(cell, dtype=np.float32)
+    x, carry = np.ones((3, INPUTS), np.float32), cell.initial_carry(params, batch)
+    for field in carry._fields:
+        wrong = cell.initial_carry(params, 3)._replace(**{field: getattr(carry, field)})
+        message = rf"carry\.{field} has shape \({batch}, \d+\); x has shape \(3, {INPUTS}\)"
+        with pytest.raises(ValueError, match=message):
+            cell.step(params, wrong, x)
+
+
+@table.cells()
 def test_parameters_and_carry_start_as_the_protocol_says(cell):
     make = jit(cell.init, static_argnums=1)
     params, other = make(KEY, INPUTS), make(jax.random.fold_in(KEY, 1), INPUTS)
-    assert set(params) == {"input", "recurrent"}
-    assert params["input"]["kernel"].shape[0] == INPUTS
-    assert params["recurrent"]["kernel"].shape[0] == cell.features
-    assert params["recurrent"]["kernel"].shape[1] % cell.features == 0
+    assert set(params) >= {"input", "recurrent"}
+    kernel = params["recurrent"]["kernel"]
+    heads, rows, gates, width = blocks_of(cell, kernel).shape
+    assert params["input"]["kernel"].shape == (INPUTS, gates * cell.features)
+    assert (heads * rows, heads * width) == (cell.out_features, cell.features)
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(params))
     for part in ("input", "recurrent"):
         assert not np.array_equal(params[part]["kernel"], other[part]["kernel"])
@@ -169,82 +193,36 @@ def test_parameters_and_carry_start_as_the_protocol_says(cell):
         carry = cell.initial_carry(params, 3, dtype)
         assert isinstance(carry, tuple) and carry._fields
         assert all(leaf.shape[0] == 3 and leaf.dtype == dtype for leaf in carry)
-        assert cell.output(carry).dtype == dtype
+        y = cell.output(carry)
+        assert y.dtype == dtype and y.shape == (3, cell.out_features)
         buffers = {leaf.unsafe_buffer_pointer() for leaf in carry}
         assert len(buffers) == len(carry), "a donated step could not overwrite each in place"
 
 
-@every_cell
+@table.cells()
 def test_cells_with_equal_settings_share_a_compiled_program(cell):
-    twin = dataclasses.replace(cell)
+    twin = changed(cell)
     assert twin == cell and hash(twin) == hash(cell) and twin is not cell
-    assert dataclasses.replace(cell, features=cell.features + 1) != cell
+    wider = changed(cell, features=2 * cell.features)
+    assert wider != cell and wider.features == 2 * cell.features
     with pytest.raises(dataclasses.FrozenInstanceError):
         cell.features = 3
 
 
-@every_cell
+@table.cells()
 @pytest.mark.parametrize("features", [0, -1, True])
 def test_a_width_below_one_is_refused(cell, features):
     with pytest.raises(ValueError, match=f"features={features}"):
-        dataclasses.replace(cell, features=features)
+        changed(cell, features=features)
 
 
-@every_cell
+@table.cells()
 def test_low_precision_is_near_and_keeps_the_carry_in_float32(cell):
     data = data_of(cell, np.float32)
-    low = dataclasses.replace(cell, dtype="bfloat16")
+    low = changed(cell, dtype="bfloat16")
+    assert low.dtype == "bfloat16"
     run = jit(lambda cell: recurrence.run(cell, data.params, data.x, data.carry), static_argnums=0)
     assert {leaf.dtype for leaf in jax.tree.leaves(run(low))} == {np.dtype(np.float32)}
     assert_close(run(low), run(cell), 0.05)
     difference = np.abs(run(low)[0] - run(cell)[0]).max()
     assert difference > 0, "the products ran in float32"
-
-
-def test_unknown_activation_is_refused():
-    with pytest.raises(ValueError, match="activation='sine'.*tanh.*relu"):
-        RNN(3, activation="sine")
-
-
-def test_shapes_of_the_built_in_cells():
-    """Gates side by side, one bias each; GRU's second bias belongs to the candidate alone."""
-    width = 5
-
-    def shapes(cell):
-        tree = jax.eval_shape(lambda key: cell.init(key, INPUTS), jax.random.key(0))
-        return jax.tree.map(lambda leaf: leaf.shape, tree)
-
-    for cell, gates, own in [
-        (RNN(width), 1, {}),
-        (LSTM(width), 4, {}),
-        (GRU(width), 3, {"bias": (width,)}),
-        (GRU(width, reset_after=False), 3, {"bias": (width,)}),
-    ]:
-        assert shapes(cell) == {
-            "input": {"kernel": (INPUTS, gates * width), "bias": (gates * width,)},
-            "recurrent": {"kernel": (width, gates * width), **own},
-        }
-
-
-def test_gate_bias_reaches_the_gates_it_is_meant_for():
-    width = 7
-    lstm = LSTM(width, gate_bias=Constant(3.0)).init(KEY, 2)["input"]["bias"]
-    np.testing.assert_array_equal(lstm, np.repeat([0.0, 3.0, 0.0, 0.0], width))
-    gru = GRU(width, gate_bias=Constant(3.0)).init(KEY, 2)["input"]["bias"]
-    np.testing.assert_array_equal(gru, np.repeat([0.0, 3.0, 0.0], width))
-
-    chrono = LSTM(width, gate_bias=Chrono(100)).init(KEY, 2)["input"]["bias"]
-    i, f, g, o = np.split(np.asarray(chrono), 4)
-    np.testing.assert_array_equal(i, -f)
-    assert f.min() >= 0 and f.max() <= np.log(99) and np.ptp(f) > 0
-    np.testing.assert_array_equal([g, o], np.zeros((2, width)))
-
-
-def test_irnn_starts_as_a_sum_over_time():
-    """ReLU with the identity (Le et al. 2015): positive inputs add up at the start."""
-    cell = RNN(2, activation="relu", recurrent_init=identity)
-    params = cell.init(KEY, 2)
-    params["input"]["kernel"] = np.eye(2, dtype=np.float32)
-    x = np.abs(np.random.default_rng(0).normal(size=(1, 5, 2))).astype(np.float32)
-    y, _ = recurrence.run(cell, params, x)
-    np.testing.assert_allclose(y, np.cumsum(x, axis=1), rtol=1e-6)

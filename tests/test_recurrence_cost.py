@@ -4,12 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from table import BATCH, INPUTS, STEPS, TABLE, data_of, jit
+import table
+from table import BATCH, INPUTS, STEPS, data_of, jit
 
 from seqmodels import recurrence
 from seqmodels.cells import LSTM, RNN
-
-every_cell = pytest.mark.parametrize("cell", [e.cell for e in TABLE.values()], ids=list(TABLE))
 
 
 def gradient(cell, implementation="fused", remat=None, outputs=True):
@@ -29,7 +28,7 @@ def shapes(cell, steps, batch=BATCH, inputs=INPUTS):
     return params, x, jax.ShapeDtypeStruct((batch,), np.int32)
 
 
-@every_cell
+@table.cells(costly=True)
 def test_N01_the_program_does_not_grow_with_time(cell):
     traced = [jax.jit(gradient(cell)).trace(*shapes(cell, steps)) for steps in (16, 1024)]
     for text in ([str(t.jaxpr) for t in traced], [t.lower().as_text() for t in traced]):
@@ -60,7 +59,7 @@ def test_N04_other_lengths_never_recompile():
     assert traces > first, "the counter does not count"
 
 
-@every_cell
+@table.cells(costly=True)
 def test_N05_the_initial_carry_can_be_donated(cell):
     """Each leaf is overwritten in place, so that no two may share a buffer."""
     params = jax.tree.map(jnp.asarray, data_of(cell, np.float32).params)
@@ -83,12 +82,17 @@ def test_N05_the_initial_carry_can_be_donated(cell):
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((params, carry)))
 
 
-@pytest.mark.parametrize(
-    "implementation, cell",
-    [*(("fused", e.cell) for e in TABLE.values()), ("reference", TABLE["lstm"].cell)],
-    ids=[*TABLE, "lstm by reference"],
-)
-def test_N06_the_final_carry_alone_stores_no_history(implementation, cell):
+@table.cells(costly=True)
+def test_N06_the_final_carry_alone_stores_no_history(cell):
+    check_no_history(cell, "fused")
+
+
+@table.cells(costly=True)
+def test_N06_nor_does_the_reference(cell):
+    check_no_history(cell, "reference")
+
+
+def check_no_history(cell, implementation):
     """Temporary memory may hold x once more, time first, but no [T, B, H]."""
 
     def final(params, x, lengths):

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import table
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from table import (
-    PROBES,
-    TABLE,
+    ALL,
+    BATCH,
     assert_close,
     compiled,
     cotangents_of,
@@ -21,16 +22,11 @@ from table import (
 
 from seqmodels import recurrence
 
-CELLS = {**TABLE, **PROBES}
-CASES = [
-    ("fused", "lstm"),
-    ("fused", "gru reset before"),
-    ("fused", "awkward"),
-    ("fused", "running sum"),
-    ("reference", "lstm"),
-]
-cases = pytest.mark.parametrize("implementation, name", CASES)
-ROWS = 6  # of 7: they must divide by two devices
+CELLS = {name: entry.cell for name, entry in ALL.items()}
+both = pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+fused_first = pytest.mark.parametrize(
+    "implementation", ["fused", pytest.param("reference", marks=pytest.mark.slow)]
+)
 
 
 def mesh_of(kind):
@@ -53,8 +49,7 @@ def program(cell, implementation, **options):
 
 def arguments(cell):
     data = data_of(cell, np.float32)
-    rows = jax.tree.map(lambda a: a[:ROWS], (data[1:], cotangents_of(cell, data)))
-    return data.params, (*rows[0], rows[1])
+    return data.params, (*data[1:], cotangents_of(cell, data))
 
 
 @functools.cache
@@ -66,10 +61,10 @@ def on_one_device(cell, implementation):
     return jax.device_get(jit(step)(params, *rows))
 
 
-@cases
-def test_shard_map_over_the_batch(implementation, name):
+@table.cells(ALL, costly=True)
+@fused_first
+def test_shard_map_over_the_batch(cell, implementation):
     """Parameters are the same on all devices, rows are not: gradients must come out summed."""
-    cell = CELLS[name].cell
     loss, (params, rows) = program(cell, implementation), arguments(cell)
 
     def shard(params, x, carry, *rest):
@@ -88,10 +83,10 @@ def test_shard_map_over_the_batch(implementation, name):
     assert_close(jit(sharded)(params, *rows), on_one_device(cell, implementation), 1e-5)
 
 
-@pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+@both
 def test_shard_map_over_the_parameters(implementation):
     """One model on each device, all reading the same rows: here x alone varies over nothing."""
-    cell = CELLS["lstm"].cell
+    cell = CELLS["lstm"]
     params = [data_of(cell, np.float32, seed=seed).params for seed in (0, 10)]
     x, mesh = data_of(cell, np.float32).x, mesh_of(AxisType.Auto)
 
@@ -113,10 +108,11 @@ def test_shard_map_over_the_parameters(implementation):
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 10, 1), reason="no gradients of sharded products")
-@cases
-def test_explicit_mesh(implementation, name):
+@table.cells(ALL, costly=True)
+@fused_first
+@pytest.mark.parametrize("remat", [3, pytest.param(None, marks=pytest.mark.slow)])
+def test_explicit_mesh(cell, remat, implementation):
     """Rows split over two devices by their type; the carry takes its sharding from x."""
-    cell, remat = CELLS[name].cell, 3 if name == "lstm" else None
     loss, (params, rows) = program(cell, implementation, remat=remat), arguments(cell)
     step = jax.value_and_grad(loss, (0, 1, 2))
     mesh = mesh_of(AxisType.Explicit)
@@ -128,12 +124,10 @@ def test_explicit_mesh(implementation, name):
     assert_close(jax.device_get((value, gradients)), expected, 1e-5)
 
 
-@pytest.mark.parametrize("name", ["lstm", "awkward"])
-def test_carry_and_flags_need_no_sharding_of_their_own(name):
+@table.cells(ALL, costly=True)
+def test_carry_and_flags_need_no_sharding_of_their_own(cell):
     """They take that of x: under an explicit mesh, and where each device keeps its own copy."""
-    cell = CELLS[name].cell
-    data = data_of(cell, np.float32)
-    params, (x, carry, mask, reset) = data.params, jax.tree.map(lambda a: a[:ROWS], data[1:])
+    params, x, carry, mask, reset = data_of(cell, np.float32)
 
     def program(carry, mask, reset):
         flags = {"mask": mask, "reset": reset, "implementation": "fused"}
@@ -145,20 +139,21 @@ def test_carry_and_flags_need_no_sharding_of_their_own(name):
         result = jit(run)(jax.device_put(x, NamedSharding(mesh, P("data"))))
     assert_close(jax.device_get(result), jit(run)(x), 1e-5)
 
-    half = jax.tree.map(lambda a: a[: ROWS // 2], (carry, mask, reset))
+    half = jax.tree.map(lambda a: a[: BATCH // 2], (carry, mask, reset))
     twice = jax.tree.map(lambda a: np.concatenate([a, a]), half)
     spec, mesh = P("data"), mesh_of(AxisType.Auto)
     sharded = jax.shard_map(program(*half), mesh=mesh, in_specs=spec, out_specs=spec)
     assert_close(jit(sharded)(x), jit(program(*twice))(x), 1e-5)
 
 
-@cases
-def test_vmap_over_parameters_and_inputs(x64, implementation, name):
+@table.runs(ALL, costly=True)
+@fused_first
+def test_vmap_over_parameters_and_inputs(x64, entry, key, implementation):
     """Two models on two batches at once: what training several seeds does."""
-    cell = CELLS[name].cell
+    cell = entry.cell
     data = [data_of(cell, seed=seed) for seed in (0, 10)]
     weights = [cotangents_of(cell, d, seed) for seed, d in enumerate(data)]
-    run = compiled(cell, implementation)
+    run = compiled(cell, implementation, key)
     stacked = [jax.tree.map(lambda *leaves: np.stack(leaves), *items) for items in (data, weights)]
     both = jit(jax.vmap(run.__wrapped__))(*stacked[0], stacked[1])
     for i, (one, weight) in enumerate(zip(data, weights, strict=True)):
@@ -166,7 +161,7 @@ def test_vmap_over_parameters_and_inputs(x64, implementation, name):
 
 
 def test_vmap_over_inputs_alone(x64):
-    cell = CELLS["gru reset before"].cell
+    cell = CELLS["gru reset before"]
     data = data_of(cell)
     xs = np.stack([data.x, data.x[::-1]])
     run = jit(

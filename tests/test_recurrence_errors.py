@@ -1,6 +1,5 @@
 """What `run` refuses, in which words; and the dtypes that it keeps."""
 
-import dataclasses
 import itertools
 
 import jax
@@ -8,18 +7,18 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from table import BATCH, INPUTS, STEPS, TABLE, data_of, jit
+import table
+from table import BATCH, INPUTS, STEPS, TABLE, WIDTH, changed, data_of, jit
 
 from seqmodels import recurrence
 from seqmodels.cells import LSTM, LSTMCarry, RNNCarry
 
-every_cell = pytest.mark.parametrize("cell", [e.cell for e in TABLE.values()], ids=list(TABLE))
-LSTM7 = TABLE["lstm"].cell
-DATA = data_of(LSTM7, np.float32)
+CELL = TABLE["lstm"].cell
+DATA = data_of(CELL, np.float32)
 
 
 def run(**options):
-    return recurrence.run(LSTM7, DATA.params, DATA.x, **options)
+    return recurrence.run(CELL, DATA.params, DATA.x, **options)
 
 
 @pytest.fixture
@@ -33,11 +32,11 @@ def unchecked():
 @pytest.mark.parametrize(
     "lengths, message",
     [
-        ([1, 2, 8, 4, 5, 6, 7], r"lengths\[2\]=8 is outside 0\.\.7"),
-        ([1, 2, 3, -4, 5, 6, 7], r"lengths\[3\]=-4 is outside 0\.\.7"),
+        ([1, 2, 9, 4, 5, 6, 7, 8], r"lengths\[2\]=9 is outside 0\.\.8"),
+        ([1, 2, 3, -4, 5, 6, 7, 8], r"lengths\[3\]=-4 is outside 0\.\.8"),
         (np.ones(BATCH), "lengths has dtype float64; expected integers"),
         (np.ones(BATCH, bool), "lengths has dtype bool; expected integers"),
-        ([3, 4], r"lengths has shape \(2,\); expected one for each row, \[7\]"),
+        ([3, 4], r"lengths has shape \(2,\); expected one for each row, \[8\]"),
         (3, r"lengths has shape \(\); expected one for each row"),
     ],
 )
@@ -51,11 +50,11 @@ def test_A12_invalid_lengths_are_refused(lengths, message):
 
 def test_A12_inside_jit_lengths_are_clipped():
     compiled = jit(lambda lengths: run(lengths=lengths))
-    wild = np.array([-3, 0, 1, 7, 8, 100, -(2**31)], np.int32)
+    wild = np.array([-3, 0, 1, 7, 8, 9, 100, -(2**31)], np.int32)
     expected = compiled(np.clip(wild, 0, STEPS))
     jax.tree.map(np.testing.assert_array_equal, compiled(wild), expected)
     y = np.asarray(expected[0])
-    assert not np.any(y[[0, 1, 6]]) and np.all(y[[3, 4, 5], -1])
+    assert not np.any(y[[0, 1, 7]]) and np.all(y[[4, 5, 6], -1])
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.int32])
@@ -78,13 +77,13 @@ def test_flags_of_another_dtype_or_shape_are_refused(unchecked, name):
         with pytest.raises(ValueError, match=f"{name} has dtype {np.dtype(dtype)}; expected bool"):
             run(**{name: flag.astype(dtype)})
     for wrong in (flag[:, :3], flag[:3], flag[0], flag[:, :, None]):
-        with pytest.raises(ValueError, match=rf"{name} has shape .*expected \[B, T\] = \[7, 7\]"):
+        with pytest.raises(ValueError, match=rf"{name} has shape .*expected \[B, T\] = \[8, 8\]"):
             run(**{name: wrong})
 
 
 def test_inputs_without_a_feature_axis_are_refused(unchecked):
-    with pytest.raises(ValueError, match=r"x has shape \(7, 7\); expected \[B, T, features\]"):
-        recurrence.run(LSTM7, DATA.params, DATA.x[:, :, 0])
+    with pytest.raises(ValueError, match=r"x has shape \(8, 8\); expected \[B, T, features\]"):
+        recurrence.run(CELL, DATA.params, DATA.x[:, :, 0])
 
 
 def test_unknown_implementation_is_refused():
@@ -95,10 +94,10 @@ def test_unknown_implementation_is_refused():
 def test_the_choice_of_an_implementation():
     """By static facts; by name always as asked."""
     large = LSTM(recurrence.SMALL)
-    assert recurrence.choose(LSTM7) == "reference"  # small, and the tests run on a CPU
+    assert recurrence.choose(CELL) == "reference"  # small, and the tests run on a CPU
     assert recurrence.choose(large) == "fused"
     for name in recurrence.IMPLEMENTATIONS:
-        assert recurrence.choose(LSTM7, name) == recurrence.choose(large, name) == name
+        assert recurrence.choose(CELL, name) == recurrence.choose(large, name) == name
 
 
 @pytest.mark.parametrize("implementation", ["auto", *recurrence.IMPLEMENTATIONS])
@@ -111,7 +110,7 @@ def test_the_implementation_asked_for_is_the_one_that_runs(monkeypatch, implemen
     spies = {name: spy(name, scan) for name, scan in recurrence.IMPLEMENTATIONS.items()}
     monkeypatch.setattr(recurrence, "IMPLEMENTATIONS", spies)
     jax.eval_shape(lambda: run(implementation=implementation))
-    assert ran == [recurrence.choose(LSTM7, implementation)]
+    assert ran == [recurrence.choose(CELL, implementation)]
 
 
 @pytest.mark.parametrize("remat", [0, -1, True])
@@ -120,12 +119,14 @@ def test_bad_remat_is_refused(remat):
         run(remat=remat)
 
 
-@every_cell
+@table.cells()
 @pytest.mark.parametrize("given, batch", [*itertools.permutations([1, 3, 4], 2)])
 def test_C04_carry_of_another_batch_size_is_refused(cell, given, batch):
     data = data_of(cell, np.float32)
     carry = cell.initial_carry(data.params, given)
-    with pytest.raises(ValueError, match=rf"carry\.h has shape \({given}, 7\).*\({batch}, 7\)"):
+    width = cell.out_features
+    message = rf"carry\.h has shape \({given}, {width}\).*\({batch}, {width}\)"
+    with pytest.raises(ValueError, match=message):
         recurrence.run(cell, data.params, data.x[:batch], carry)
 
 
@@ -142,12 +143,12 @@ def test_C02_a_carry_goes_by_names_not_by_position():
 @pytest.mark.parametrize(
     "leaf, message",
     [
-        (np.zeros((BATCH, 7), np.int32), r"carry\.c has dtype int32; a carry is floating"),
-        (np.zeros((BATCH, 7), bool), r"carry\.c has dtype bool; a carry is floating"),
-        (np.zeros((BATCH, 7), np.complex64), r"carry\.c has dtype complex64"),
-        (0.0, r"carry\.c has shape \(\); expected \(7, 7\)"),
-        (np.zeros((BATCH, 6), np.float32), r"carry\.c has shape \(7, 6\); expected \(7, 7\)"),
-        (np.zeros((1, BATCH, 7), np.float32), r"carry\.c has shape \(1, 7, 7\)"),
+        (np.zeros((BATCH, WIDTH), np.int32), r"carry\.c has dtype int32; a carry is floating"),
+        (np.zeros((BATCH, WIDTH), bool), r"carry\.c has dtype bool; a carry is floating"),
+        (np.zeros((BATCH, WIDTH), np.complex64), r"carry\.c has dtype complex64"),
+        (0.0, r"carry\.c has shape \(\); expected \(8, 8\)"),
+        (np.zeros((BATCH, 6), np.float32), r"carry\.c has shape \(8, 6\); expected \(8, 8\)"),
+        (np.zeros((1, BATCH, WIDTH), np.float32), r"carry\.c has shape \(1, 8, 8\)"),
         (None, r"carry is LSTMCarry\(\.h\); this cell's is LSTMCarry\(\.h, \.c\)"),
     ],
 )
@@ -162,47 +163,49 @@ MIXED = [(BF16, F32, None), (F32, BF16, None), (F16, F32, BF16), (BF16, BF16, F3
 MIXED_WITH_64 = [(F64, F32, None), (F32, F64, None), (F32, F32, F64), (F64, F64, F32)]
 
 
+@table.cells()
 @pytest.mark.parametrize("dtypes", MIXED)
-def test_C03_the_carry_keeps_its_dtype(dtypes):
-    check_dtypes("fused", 7, *dtypes)
+def test_C03_the_carry_keeps_its_dtype(cell, dtypes):
+    check_dtypes(cell, "fused", STEPS, *dtypes)
 
 
+@table.cells(costly=True)
 @pytest.mark.parametrize(
-    "implementation, steps", [("fused", 0), ("fused", 1), ("reference", 0), ("reference", 7)]
+    "implementation, steps", [("fused", 0), ("fused", 1), ("reference", 0), ("reference", STEPS)]
 )
-def test_C03_the_carry_keeps_its_dtype_for_every_length(implementation, steps):
-    check_dtypes(implementation, steps, BF16, F32, None)
+def test_C03_the_carry_keeps_its_dtype_for_every_length(cell, implementation, steps):
+    check_dtypes(cell, implementation, steps, BF16, F32, None)
 
 
+@table.cells(costly=True)
 @pytest.mark.parametrize("dtypes", MIXED_WITH_64)
-def test_C03_the_carry_keeps_its_dtype_under_x64(x64, dtypes):
-    check_dtypes("fused", 7, *dtypes)
+def test_C03_the_carry_keeps_its_dtype_under_x64(x64, cell, dtypes):
+    check_dtypes(cell, "fused", STEPS, *dtypes)
 
 
-def check_dtypes(implementation, steps, x_dtype, p_dtype, c_dtype):
+def check_dtypes(cell, implementation, steps, x_dtype, p_dtype, c_dtype):
     """Of outputs, final carry and gradients. By shapes alone: nothing is computed."""
-    for entry in TABLE.values():
-        data = data_of(entry.cell, np.float32, steps=steps)
-        params = jax.tree.map(lambda leaf: leaf.astype(p_dtype), data.params)
-        carry = None
-        if c_dtype is not None:
-            carry = jax.tree.map(lambda leaf: leaf.astype(c_dtype), data.carry)
+    data = data_of(cell, np.float32, steps=steps)
+    params = jax.tree.map(lambda leaf: leaf.astype(p_dtype), data.params)
+    carry = None
+    if c_dtype is not None:
+        carry = jax.tree.map(lambda leaf: leaf.astype(c_dtype), data.carry)
 
-        def loss(params, x, carry, data=data, cell=entry.cell):
-            y, final = recurrence.run(
-                cell, params, x, carry, mask=data.mask, reset=data.reset,
-                implementation=implementation,
-            )  # fmt: skip
-            return jnp.sum(y.astype(jnp.float32)), (y, final)
+    def loss(params, x, carry):
+        y, final = recurrence.run(
+            cell, params, x, carry, mask=data.mask, reset=data.reset,
+            implementation=implementation,
+        )  # fmt: skip
+        return jnp.sum(y.astype(jnp.float32)), (y, final)
 
-        arguments = (params, data.x.astype(x_dtype), carry)
-        gradients, (y, final) = jax.eval_shape(
-            jax.grad(loss, argnums=(0, 1, 2), has_aux=True), *arguments
-        )
-        declared = np.dtype(np.float32 if c_dtype is None else c_dtype)
-        assert {leaf.dtype for leaf in (y, *final)} == {declared}
-        assert y.shape == (BATCH, steps, entry.cell.features)
-        jax.tree.map(lambda g, a: a.dtype == g.dtype or pytest.fail(str(g)), gradients, arguments)
+    arguments = (params, data.x.astype(x_dtype), carry)
+    gradients, (y, final) = jax.eval_shape(
+        jax.grad(loss, argnums=(0, 1, 2), has_aux=True), *arguments
+    )
+    declared = np.dtype(np.float32 if c_dtype is None else c_dtype)
+    assert {leaf.dtype for leaf in (y, *final)} == {declared}
+    assert y.shape == (BATCH, steps, cell.out_features)
+    jax.tree.map(lambda g, a: a.dtype == g.dtype or pytest.fail(str(g)), gradients, arguments)
 
 
 def test_C03_what_the_carry_may_be_made_of():
@@ -214,14 +217,14 @@ def test_C03_what_the_carry_may_be_made_of():
     jax.tree.map(np.testing.assert_array_equal, (y, final), expected)
 
     whole = np.arange(BATCH * STEPS * INPUTS).reshape(DATA.x.shape) % 3
-    y, _ = recurrence.run(LSTM7, DATA.params, whole.astype(np.int32))
-    expected, _ = recurrence.run(LSTM7, DATA.params, whole.astype(np.float32))
+    y, _ = recurrence.run(CELL, DATA.params, whole.astype(np.int32))
+    expected, _ = recurrence.run(CELL, DATA.params, whole.astype(np.float32))
     np.testing.assert_array_equal(y, expected)
 
 
-@every_cell
+@table.cells()
 def test_C06_low_precision_products_leave_the_carry_in_float32(cell):
-    low = dataclasses.replace(cell, dtype=jnp.bfloat16)
+    low = changed(cell, dtype=jnp.bfloat16)
     data = data_of(cell, np.float32)
     for carry in (None, data.carry):
         y, final = jax.eval_shape(lambda c=carry: recurrence.run(low, data.params, data.x, c))

@@ -6,7 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-import reference
+import table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -20,13 +20,13 @@ from table import (
     data_of,
     flags,
     jit,
+    noise_of,
+    oracle_run,
     run_with_gradients,
 )
 
 from seqmodels import recurrence
 
-every_entry = pytest.mark.parametrize("entry", TABLE.values(), ids=list(TABLE))
-every_cell = pytest.mark.parametrize("cell", [e.cell for e in TABLE.values()], ids=list(TABLE))
 a_flag = arrays.arrays(bool, (BATCH, STEPS))
 some_lengths = arrays.arrays(np.int32, BATCH, elements=st.integers(0, STEPS))
 
@@ -35,24 +35,25 @@ def run(cell, data, **options):
     return run_with_gradients(cell, data, **options)[0]
 
 
-@every_entry
+@table.runs()
 @given(
     mask=a_flag,
     reset=a_flag,
     reverse=st.booleans(),
     implementation=st.sampled_from(sorted(recurrence.IMPLEMENTATIONS)),
 )
-def test_any_flags_equal_the_numpy_walk(entry, mask, reset, reverse, implementation):
+def test_any_flags_equal_the_numpy_walk(entry, key, mask, reset, reverse, implementation):
+    options = {"implementation": implementation, "reverse": reverse, "key": key}
     with jax.enable_x64(True):
         data = data_of(entry.cell)._replace(mask=mask, reset=reset)
-        y, final = run(entry.cell, data, implementation=implementation, reverse=reverse)
-    carry = data.carry._asdict()
-    options = {"mask": mask, "reset": reset, "reverse": reverse}
-    expected = reference.run(entry.oracle, data.params, data.x, carry, **options)
-    assert_close((y, final._asdict()), expected, 1e-10)
+        result, noise = (
+            run(entry.cell, data, **options),
+            noise_of(entry.cell, key, data.x.shape[:2]),
+        )
+    assert_close(result, oracle_run(entry, data, noise, reverse), 1e-10)
 
 
-@every_cell
+@table.cells()
 @settings(max_examples=10)
 @given(mask=a_flag, reset=a_flag, reverse=st.booleans(), bad=st.sampled_from([np.nan, np.inf, 1e6]))
 def test_what_stands_in_masked_inputs_reaches_nothing(cell, mask, reset, reverse, bad):
@@ -69,7 +70,40 @@ def test_what_stands_in_masked_inputs_reaches_nothing(cell, mask, reset, reverse
     assert not np.any(y[~mask]) and not np.any(dx[~mask])
 
 
-@every_cell
+@table.runs(table.ALL)
+@pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_carry_that_is_never_read_reaches_nothing(x64, entry, key, implementation, reverse):
+    """A row without a real step before its first reset: NaN in its carry reaches no gradient and
+    no other row; it is returned where no reset replaced it."""
+    data = data_of(entry.cell)
+    steps = np.argsort(np.where(data.mask, 0, 1), axis=1, kind="stable")[:, 0]
+    unread = ~data.mask.any(axis=1)
+    if not reverse:
+        unread |= np.array([r[: t + 1].any() for r, t in zip(data.reset, steps, strict=True)])
+    else:
+        last = STEPS - 1 - np.argmax(data.mask[:, ::-1], axis=1)
+        unread |= np.array([r[t + 1 :].any() for r, t in zip(data.reset, last, strict=True)])
+    assert 2 < unread.sum() < BATCH
+
+    def result(bad):
+        rows = {
+            k: np.where(unread.reshape(-1, *[1] * (leaf.ndim - 1)), bad, leaf)
+            for k, leaf in data.carry._asdict().items()
+        }
+        dirty = data._replace(carry=data.carry._replace(**rows))
+        return run_with_gradients(entry.cell, dirty, implementation, key, reverse=reverse)
+
+    (y, final), slopes = result(np.nan)
+    (clean_y, clean), clean_slopes = result(0.0)
+    jax.tree.map(np.testing.assert_array_equal, (y, slopes), (clean_y, clean_slopes))
+    returned = unread & ~data.reset.any(axis=1)
+    for leaf, other in zip(final, clean, strict=True):
+        assert np.all(np.isnan(np.asarray(leaf)[returned]))
+        np.testing.assert_array_equal(np.asarray(leaf)[~returned], np.asarray(other)[~returned])
+
+
+@table.cells()
 @given(lengths=some_lengths, reset=a_flag)
 def test_a_row_depends_on_its_own_real_steps_only(cell, lengths, reset):
     """Each row alone, cut to its length, gives what it gives in the batch, forward and back."""
@@ -93,7 +127,7 @@ def test_a_row_depends_on_its_own_real_steps_only(cell, lengths, reset):
             assert not np.any(everyone[0][row, cut:])
 
 
-@every_cell
+@table.cells()
 @given(mask=a_flag, reset=a_flag, order=st.permutations(range(BATCH)))
 def test_permuted_rows_give_permuted_results(cell, mask, reset, order):
     order = np.array(order)
@@ -108,7 +142,7 @@ def test_permuted_rows_give_permuted_results(cell, mask, reset, order):
         assert_close(result, permuted(run(cell, data)), 1e-12)
 
 
-@every_cell
+@table.cells()
 @pytest.mark.parametrize("reverse", [False, True])
 def test_B02_an_output_sees_its_past_and_nothing_else(x64, cell, reverse):
     """Backwards, the past is what follows; y stays aligned with x. Resets cut it off."""
@@ -139,14 +173,14 @@ def chunk_runner(cell):
     return jit(lambda data: recurrence.run(cell, **data._asdict(), implementation="fused"))
 
 
-@every_cell
+@table.cells()
 @given(mask=a_flag, reset=a_flag)
 def test_chunks_with_the_carry_equal_the_whole(cell, mask, reset):
     """A row may end inside a chunk or before it, and a sequence may start anywhere."""
     with jax.enable_x64(True):
         whole = data_of(cell)._replace(mask=mask, reset=reset)
         carry, outputs = whole.carry, []
-        for start, stop in ((0, 3), (3, 6), (6, 7)):
+        for start, stop in ((0, 3), (3, 6), (6, 8)):
             steps = {name: getattr(whole, name)[:, start:stop] for name in ("x", "mask", "reset")}
             y, carry = chunk_runner(cell)(whole._replace(carry=carry, **steps))
             outputs.append(y)

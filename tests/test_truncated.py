@@ -162,7 +162,7 @@ def test_G01_G10_cut_gradient_of_an_lstm_equals_finite_differences(x64):
 
     def loss(tree):
         own, layer = carry["layer_0"]._asdict(), tree["stack"]["layer_0"]
-        y, _ = reference.run(reference.lstm, layer, x, own, mask=mask)
+        y, _ = reference.run(reference.lstm(), layer, x, own, mask=mask)
         return np.sum(weights * (y @ tree["head"]["kernel"] + tree["head"]["bias"])[..., 0])
 
     new, sums = STEP(learner, start(learner, params, carry), Batch(x, weights, mask, weights))
@@ -219,7 +219,7 @@ def walk(data, first, length):
     x, reset = data.inputs[own][None], data.reset[own][None].copy()
     reset[:, :1] = True
     carry = {"h": np.zeros((1, 3)), "c": np.zeros((1, 3))}
-    y, final = reference.run(reference.lstm, PARAMS["stack"]["layer_0"], x, carry, reset=reset)
+    y, final = reference.run(reference.lstm(), PARAMS["stack"]["layer_0"], x, carry, reset=reset)
     return (y @ PARAMS["head"]["kernel"] + PARAMS["head"]["bias"])[0], final
 
 
