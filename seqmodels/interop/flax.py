@@ -17,7 +17,8 @@ of Linen and of PyTorch). It comes in as zeros, H numbers more for each directio
 
 New weights start as Linen's defaults do: Lecun normal and orthogonal gate by gate, biases zero, the
 MGU's f one. A module's own initialisers are not taken over, nor is `unroll`, which changes no
-number. A cell that Linen names in its parent is imported as {"cell": params["GRUCell_0"]}.
+number. Functions as `gate_fn` are known by identity, which `nnx.clone` keeps and `copy.deepcopy`
+does not. A cell that Linen names in its parent is imported as {"cell": params["GRUCell_0"]}.
 
 What differs with the same weights:
 - Flax returns (carry, y), with a carry (c, h) of the LSTM and (forward, backward) of two

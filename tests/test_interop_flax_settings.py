@@ -1,4 +1,8 @@
-"""What Flax has and this project lacks, and the other way round, is refused by name."""
+"""Settings of Flax's modules: taken over, or refused by name, and so in the other direction."""
+
+import copy
+import dataclasses
+import operator
 
 import flax.linen as nn
 import jax
@@ -7,15 +11,50 @@ import numpy as np
 import pytest
 from flax import nnx
 from flax_modules import INPUTS, WIDTH, both_ways, cell_of, filled
-from table import normal
+from table import KEY, normal
 
+from seqmodels import initializers
 from seqmodels.cells import GRU, LSTM, MGU, RNN, LearnedCarry
-from seqmodels.interop.flax import from_flax, to_flax, to_nnx
-from seqmodels.layers import Bidirectional, Recurrent, Stack
+from seqmodels.interop.flax import LECUN, from_flax, to_flax, to_nnx
+from seqmodels.layers import MERGES, Bidirectional, Recurrent, Stack
 
 X = np.zeros((1, 2, INPUTS), np.float32)
 ONE = cell_of(nnx.GRUCell)
 PARAMS = filled(nn.GRUCell(WIDTH)).params
+
+
+def one(library):
+    return cell_of(library.SimpleCell, activation_fn=jax.nn.relu)
+
+
+@pytest.mark.parametrize("library", [nn, nnx], ids=["linen", "nnx"])
+def test_settings_are_taken_over(library):
+    cell = from_flax(*filled(one(library))[:2])[0]
+    assert (type(cell), cell.features, cell.activation) == (RNN, WIDTH, "relu")
+    layout = {"reverse": True, "keep_order": True, "time_major": True}
+    layer = from_flax(*filled(library.RNN(one(library), unroll=2, **layout))[:2])[0]
+    assert layer == Recurrent(cell, reverse=True, time_major=True)
+    merges = {jnp.add: "sum", operator.add: "sum", jnp.multiply: "product", operator.mul: "product"}
+    merges |= {library.Bidirectional.merge_fn: "concat", MERGES["mean"]: "mean"}
+    for merge_fn, merge in merges.items():
+        both = both_ways(one(library), one(library), merge_fn=merge_fn, time_major=True)
+        layer = from_flax(*filled(both)[:2])[0]
+        assert layer == Bidirectional(cell, merge=merge, time_major=True)
+
+
+def test_new_weights_start_as_in_linen():
+    for kind in (nn.LSTMCell, nn.GRUCell, nn.SimpleCell, nn.MGUCell):
+        case = filled(kind(WIDTH))
+        cell, _ = from_flax(case.module, case.params)
+        assert (cell.input_init, cell.recurrent_init) == (LECUN, initializers.orthogonal)
+        zeros = initializers.zeros  # quick to draw
+        cell = dataclasses.replace(cell, input_init=zeros, recurrent_init=zeros)
+        fresh = to_flax(cell, cell.init(KEY, INPUTS))
+        for name, own in fresh.items():
+            if "bias" in own:
+                assert np.all(own["bias"] == ((kind, name) == (nn.MGUCell, "if"))), (kind, name)
+    arguments = KEY, (3, 4)
+    np.testing.assert_array_equal(LECUN(*arguments), nn.linear.default_kernel_init(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -38,6 +77,10 @@ PARAMS = filled(nn.GRUCell(WIDTH)).params
         (nn.Bidirectional(nn.RNN(nn.GRUCell(4)), nn.GRUCell(4)), "backward_rnn is a GRUCell, not"),
         (both_ways(ONE, ONE), "share their cell"),
         (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), "Linear is not one of"),
+        (cell_of(nnx.LSTMCell, activation_fn=nnx.gelu), r"LSTMCell\(activation_fn="),
+        (cell_of(nnx.SimpleCell, residual=True), r"SimpleCell\(residual=True\)"),
+        (cell_of(nnx.GRUCell, promote_dtype=lambda *a, **k: a), r"GRUCell\(promote_dtype="),
+        (copy.deepcopy(ONE), r"GRUCell\(gate_fn="),  # the copy's function is another object
     ],
 )
 def test_what_has_no_counterpart_here_is_refused(module, words):
