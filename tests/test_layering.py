@@ -32,7 +32,7 @@ PARTS: dict[str, tuple[set[str], set[str] | None]] = {
     "training": ({"types", "models", "losses", "metrics", "optim"}, FLAX | {"optax"}),
     "tasks": ({"types"}, MATHS),
     "data": ({"types"}, None),
-    "interop": ({"types", "cells", "layers"}, None),
+    "interop": ({"types", "initializers", "cells", "layers"}, None),
 }
 SHELL = {
     "os",
