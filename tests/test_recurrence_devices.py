@@ -17,6 +17,7 @@ from table import (
     cotangents_of,
     data_of,
     jit,
+    noise_key,
     run_with_gradients,
 )
 
@@ -33,11 +34,13 @@ def mesh_of(kind):
     return jax.make_mesh((2,), ("data",), axis_types=(kind,))
 
 
-def program(cell, implementation, **options):
+def program(cell, implementation, key=None, **options):
     """The loss of one batch from a given carry and, for cells with a learned one, from none."""
 
+    key = None if key is None else noise_key(key)
+
     def loss(params, x, carry, mask, reset, weights):
-        flags = {"mask": mask, "reset": reset, "implementation": implementation}
+        flags = {"mask": mask, "reset": reset, "implementation": implementation, "key": key}
         out = recurrence.run(cell, params, x, carry, **flags, **options)
         if "start" in params or implementation == "reference":
             fresh, _ = recurrence.run(cell, params, x, **flags, reverse=True)
@@ -53,11 +56,9 @@ def arguments(cell):
 
 
 @functools.cache
-def on_one_device(cell, implementation):
-    step, (params, rows) = (
-        jax.value_and_grad(program(cell, implementation), (0, 1, 2)),
-        arguments(cell),
-    )
+def on_one_device(cell, implementation, key=None):
+    step = jax.value_and_grad(program(cell, implementation, key), (0, 1, 2))
+    params, rows = arguments(cell)
     return jax.device_get(jit(step)(params, *rows))
 
 
@@ -108,19 +109,20 @@ def test_shard_map_over_the_parameters(implementation):
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 10, 1), reason="no gradients of sharded products")
-@table.cells(ALL, costly=True)
+@table.runs(ALL, costly=True)
 @fused_first
 @pytest.mark.parametrize("remat", [3, pytest.param(None, marks=pytest.mark.slow)])
-def test_explicit_mesh(cell, remat, implementation):
-    """Rows split over two devices by their type; the carry takes its sharding from x."""
-    loss, (params, rows) = program(cell, implementation, remat=remat), arguments(cell)
+def test_explicit_mesh(entry, key, remat, implementation):
+    """Rows split over two devices by their type; carry and noise take their sharding from x."""
+    cell = entry.cell
+    loss, (params, rows) = program(cell, implementation, key, remat=remat), arguments(cell)
     step = jax.value_and_grad(loss, (0, 1, 2))
     mesh = mesh_of(AxisType.Explicit)
     with jax.set_mesh(mesh):
         rows = jax.device_put(rows, NamedSharding(mesh, P("data")))
         value, gradients = jit(step)(params, *rows)
         assert gradients[1].sharding.spec[0] == "data"
-    expected = on_one_device(cell, implementation)
+    expected = on_one_device(cell, implementation, key)
     assert_close(jax.device_get((value, gradients)), expected, 1e-5)
 
 

@@ -103,6 +103,8 @@ def run(
         reset = jnp.concatenate([reset[:, 1:], jnp.zeros_like(reset[:, :1])], axis=1)
     noise = cell.noise(key, batch, length) if key is not None else None
     noise = Noise() if noise is None else noise
+    anchor = _anchor(params, x)
+    noise = Noise(_add_anchor(noise.sequence, anchor), _add_anchor(noise.step, anchor, axis=1))
 
     def time_first(a):
         return None if a is None else jnp.swapaxes(a, 0, 1)
@@ -110,7 +112,6 @@ def run(
     steps = Steps(time_first(x), time_first(mask), time_first(reset), noise.step)
     # After the transpose, which then is one copy together with it.
     steps = steps._replace(x=select(steps.mask, steps.x, jnp.zeros_like(steps.x)))
-    anchor = _anchor(params, x)
     carry, initial = (_add_anchor(tree, anchor) for tree in (carry, initial))
     if remat is None:
         carry, y = scan(cell, reverse, unroll, params, steps, carry, initial, noise.sequence)
@@ -197,8 +198,9 @@ def _outline(tree):
 def _anchor(params, x):
     """A zero for each row, [B], with the sharding and varying axes of x and the parameters.
 
-    The loop's carry must enter with the type it leaves with, under explicit meshes and in
-    `shard_map` too. `and False` keeps NaN out, and the compiler drops the sums.
+    The loop's carry must enter with the type it leaves with, and drawn masks must meet rows of x,
+    under explicit meshes and in `shard_map` too. `and False` keeps NaN out, and the compiler drops
+    the sums.
     """
     anchor = jnp.any(jnp.isnan(x), axis=tuple(range(1, x.ndim)))
     for leaf in jax.tree.leaves(params):
@@ -207,9 +209,12 @@ def _anchor(params, x):
     return anchor & False
 
 
-def _add_anchor(carry, anchor):
-    def add(leaf):
-        zero = jnp.reshape(anchor, anchor.shape + (1,) * (leaf.ndim - 1)).astype(leaf.dtype)
-        return leaf + jnp.broadcast_to(zero, leaf.shape)
+def _add_anchor(tree, anchor, axis=0):
+    """To leaves with B at that axis; flags take it by `or`."""
 
-    return jax.tree.map(add, carry)
+    def add(leaf):
+        zero = jnp.reshape(anchor, (1,) * axis + anchor.shape + (1,) * (leaf.ndim - axis - 1))
+        zero = jnp.broadcast_to(zero, leaf.shape)
+        return leaf | zero if leaf.dtype == bool else leaf + zero.astype(leaf.dtype)
+
+    return jax.tree.map(add, tree)
