@@ -236,7 +236,7 @@ S = {"return_sequences": True}
         (lambda: [built(lstm(**S)), built(lstm())], r"layer_1.*\(3, 16\).*\(4, 16\)"),
         (
             lambda: [both(lstm(3, **S), merge_mode="sum"), both(lstm(3), merge_mode="mul")],
-            r"one merge; given are \['product', 'sum'\]",
+            r"one merge_mode; given are \['mul', 'sum'\]",
         ),
         (lambda: stack(lstm(dropout=0.1, **S), lstm(dropout=0.1)), "lstm_cell: dropout"),
         (

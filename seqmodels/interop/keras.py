@@ -161,17 +161,19 @@ def _stack(
             raise ValueError(f"{source.path}: one and two directions in one stack")
         if isinstance(layer, Recurrent) and layer.reverse:
             raise ValueError(f"{source.path}: go_backwards=True in a stack")
-    merges = sorted({layer.merge for layer in layers if isinstance(layer, Bidirectional)})
-    if len(merges) > 1:
-        raise ValueError(f"{sources[0].path}: one stack has one merge; given are {merges}")
-    options: dict[str, Any] = {"bidirectional": True, "merge": merges[0]} if merges else {}
+    options: dict[str, Any] = {}
+    if isinstance(layers[0], Bidirectional):
+        merges = sorted({source.merge_mode for source in sources})
+        if len(merges) > 1:
+            raise ValueError(f"{sources[0].path}: a stack has one merge_mode; given are {merges}")
+        options |= {"bidirectional": True, "merge": MERGES[merges[0]]}
     for cell in _cells(sources[0]):
         _refuse(cell, "dropout", cell.dropout)
     upper = [cell for source in sources[1:] for cell in _cells(source)]
     rates = {cell.dropout for cell in upper}
     if rates - {0}:
         one_mask = all(getattr(cell, "implementation", 2) == 2 for cell in upper)
-        if len(rates) > 1 or merges or not one_mask:
+        if len(rates) > 1 or options or not one_mask:
             raise ValueError(
                 f"{upper[0].path}: dropout={sorted(rates)} inside a stack; it must be one rate, "
                 "in one direction, with implementation=2"
