@@ -67,7 +67,11 @@ def two_updates(net, batches, shards, carried=False):
 
 
 @pytest.mark.parametrize(
-    "rows, carried", [(5, False), (6, True)], ids=["rows, do not divide", "stream, divides"]
+    "rows, carried",
+    [
+        pytest.param(5, False, id="rows, do not divide"),
+        pytest.param(6, True, id="stream, divides", marks=pytest.mark.slow),
+    ],
 )
 def test_O02_O04_one_update_is_the_same_on_two_devices(rows, carried):
     """Lengths and resets travel with their rows, dropout draws the same masks, and clipping sees
