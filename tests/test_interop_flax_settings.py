@@ -126,6 +126,12 @@ def test_parameters_beside_an_nnx_module_are_refused():
         from_flax(ONE, {})
 
 
+class Skipping(Recurrent):
+    """A layer with an option that Flax does not know of."""
+
+    skip: bool = False
+
+
 @pytest.mark.parametrize(
     "layer, words",
     [
@@ -140,6 +146,7 @@ def test_parameters_beside_an_nnx_module_are_refused():
         (LearnedCarry(RNN(4)), "LearnedCarry"),
         (Recurrent(LearnedCarry(RNN(4))), "LearnedCarry"),
         (Stack((RNN(4),)), "Stack"),
+        (Skipping(RNN(4), skip=True), r"Skipping\(skip=True\)"),
     ],
 )
 def test_what_flax_cannot_express_is_refused(layer, words):
