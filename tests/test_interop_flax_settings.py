@@ -183,6 +183,11 @@ def test_costs_and_initial_weights_are_no_reason_to_refuse():
     params["recurrent"]["bias"] *= 0
     to_nnx(layer, params, nnx.RNN(nnx.clone(ONE)))
     assert set(to_flax(layer, params)) == {"cell"}
+
+
+@pytest.mark.parametrize("layer", [GRU(4), Recurrent(GRU(4))])
+def test_parameters_of_another_layer_are_refused(layer):
+    _, params = from_flax(nn.GRUCell(WIDTH), PARAMS)
+    params["input"]["bias"] = params["input"]["bias"][:11]
     with pytest.raises(ValueError, match=r"params\['input'\]\['bias'\] has shape \(11,\)"):
-        params["input"]["bias"] = np.zeros(11, np.float32)
         to_flax(layer, params)
