@@ -117,7 +117,8 @@ def lstm(coupled=False, peepholes=False, projection=None, cell_clip=None, **opti
             c = np.minimum(np.maximum(c, -cell_clip), cell_clip)
         o, shown = gate("o", c), c
         if common.layer_norm:
-            shown = norm(c) * params["cell_norm"]["scale"] + params["cell_norm"]["bias"]
+            shown = norm(c) * params["cell_norm"]["scale"]
+            shown = shown + (params["cell_norm"]["bias"] if common.bias else 0.0)
         h = o * np.tanh(shown)
         if projection is not None:
             h = h @ params["projection"]["kernel"]

@@ -132,6 +132,16 @@ SHAPES = [
         },
     ),
     (
+        LSTM(H, layer_norm=True, bias=False),
+        {
+            "input": {"kernel": (E, 4 * H)},
+            "recurrent": {"kernel": (H, 4 * H)},
+            "input_norm": {"scale": (4 * H,)},
+            "recurrent_norm": {"scale": (4 * H,)},
+            "cell_norm": {"scale": (H,)},
+        },
+    ),
+    (
         GRU(H),
         {
             "input": {"kernel": (E, 3 * H), "bias": (3 * H,)},

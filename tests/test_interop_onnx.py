@@ -133,7 +133,7 @@ def test_numbers_and_gradients_equal_onnxruntime(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(9, 210))
+@pytest.mark.parametrize("seed", range(9, 240))
 def test_many_numbers_and_gradients_equal_onnxruntime(seed):
     compare(seed)
 

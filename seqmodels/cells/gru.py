@@ -32,7 +32,8 @@ class GRU(StandardCell):
     different functions.
 
     z_keeps     False: h' = z * n + (1 - z) * h, as in the papers. Since 1 - sigmoid(a) =
-                sigmoid(-a), negating W_z, b_z and U_z turns one form into the other.
+                sigmoid(-a), negating W_z, b_z and U_z turns one form into the other (not under
+                layer_norm, which takes z together with r).
     layer_norm  gates from norm(x W_rz) * s + b + norm(h U_rz) * s', both gates together;
                 n = tanh(norm(x W_n) * s + b_n + r * (norm(h U_n) * s' + d)), or the same around
                 (r * h) U_n (Ba et al. 2016, supplement); s [3H] under "input_norm", s' [3H] under

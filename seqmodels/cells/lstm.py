@@ -88,10 +88,9 @@ class LSTM(StandardCell):
         return biases
 
     def init_norms(self) -> Params:
-        cell = {
-            "scale": jnp.ones(self.features, jnp.float32),
-            "bias": jnp.zeros(self.features, jnp.float32),
-        }
+        cell = {"scale": jnp.ones(self.features, jnp.float32)}
+        if self.bias:
+            cell["bias"] = jnp.zeros(self.features, jnp.float32)
         return super().init_norms() | {"cell_norm": cell}
 
     def initial_carry(self, params: Params, batch: int, dtype: Any = jnp.float32) -> LSTMCarry:

@@ -1,7 +1,7 @@
 """What RNN, LSTM, GRU and MGU share: their two products, biases, and the options of each."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ class StandardCell(Cell):
     bias        False leaves out every bias, `gate_bias` with it
     heads       the recurrent kernel is block-diagonal: n blocks [H/n, H/n] a gate, held as
                 [n, H/n, G, H/n], and one head of h never reaches another inside the cell (as in
-                sLSTM, Beck et al. 2024, arXiv:2405.04517)
+                sLSTM, Beck et al. 2024, arXiv:2405.04517), but through a norm or a projection
     layer_norm  the two halves of the pre-activations, G*H numbers each, are normalised over the
                 features of a row (Ba, Kiros & Hinton 2016, arXiv:1607.06450; each cell says where)
     clip        bounds of every pre-activation, [-clip, clip] (the attribute of ONNX); None: none
@@ -124,7 +124,7 @@ class StandardCell(Cell):
         """Pre-activations within [-clip, clip]."""
         return a if self.clip is None else jnp.clip(a, -self.clip, self.clip)
 
-    def drop(self, name: str, a: jax.Array, noise: Noise | None) -> jax.Array:
+    def drop(self, name: str, a: Array, noise: Noise | None) -> Any:
         """`a` under the mask of the dropout of that name, if one was drawn."""
         masks = {} if noise is None else (noise.sequence or {}) | (noise.step or {})
         if name not in masks:

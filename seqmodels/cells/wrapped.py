@@ -107,6 +107,10 @@ class Zoneout(Wrapped):
             raise ValueError("Zoneout: h=0 and c=0 do nothing; give a rate")
 
     @property
+    def additive(self) -> bool:
+        return self.cell.adds  # said anew: `update` hands z and u on as they are
+
+    @property
     def rates(self) -> dict[str, float]:
         return {name: rate for name, rate in (("h", self.h), ("c", self.c)) if rate}
 
