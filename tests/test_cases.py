@@ -247,9 +247,12 @@ def test_C05_learned_start():
     both_rows = np.concatenate([reset, np.zeros_like(reset)])
     close(slope(start, rows=2, reset=both_rows)[0], by_hand + 0.0265267)
 
-    # A carry that is handed in is no start.
+    # A carry that is handed in, as to the later chunks of a stream, is no start; a reset is one.
     given = RNNCarry(jnp.full((1, 1), 0.2))
     assert slope(start, carry=given)[0] == 0
+    close(slope(start, carry=given, reset=reset)[0], by_hand)
+    first = np.array([[True, False, False]])
+    close(slope(start, carry=RNNCarry(jnp.full((1, 1), 9.0)), reset=first)[0], 0.0265267)
 
 
 def one_step(cell, params, carry, x=0.0):
