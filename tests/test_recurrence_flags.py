@@ -87,8 +87,11 @@ def test_a_carry_that_is_never_read_reaches_nothing(x64, entry, key, implementat
     assert 2 < unread.sum() < BATCH
 
     def result(bad):
-        carry = jax.tree.map(lambda leaf: rows_where(~unread, leaf, bad), data.carry)
-        dirty = data._replace(carry=carry)
+        rows = {
+            k: np.where(unread.reshape(-1, *[1] * (leaf.ndim - 1)), bad, leaf)
+            for k, leaf in data.carry._asdict().items()
+        }
+        dirty = data._replace(carry=data.carry._replace(**rows))
         return run_with_gradients(entry.cell, dirty, implementation, key, reverse=reverse)
 
     (y, final), slopes = result(np.nan)
@@ -162,23 +165,6 @@ def test_B02_an_output_sees_its_past_and_nothing_else(x64, cell, reverse):
             assert not any(np.any(leaf[cut_off]) for leaf in d_carry)
             if not reset.any():
                 assert list(seen.any(axis=0)) == list(past)
-
-
-@table.cells()
-def test_F06_rows_do_not_speak_to_each_other(x64, cell):
-    """What comes out of one row has no gradient for another row's input or carry."""
-    data = data_of(cell)
-    weights, row = cotangents_of(cell, data), np.arange(BATCH)
-    for one in (0, 1, 4):
-        alone = jax.tree.map(lambda leaf, one=one: rows_where(row == one, leaf, 0.0), weights)
-        _, (_, dx, d_carry) = compiled(cell)(*data, alone)
-        for leaf in (dx, *d_carry):
-            assert np.any(leaf[one]) and not np.any(np.delete(leaf, one, axis=0))
-
-
-def rows_where(rows, leaf, other):
-    """Leaf [B, ...] in those rows and `other` elsewhere."""
-    return np.where(rows.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, other)
 
 
 @functools.cache
