@@ -107,8 +107,8 @@ def test_state_is_the_variables_of_linen():
 
 
 def test_new_parameters_are_those_of_linen():
-    model = Layer(NOISY, INPUTS, rngs=rngs_of())
-    expected = jit(NOISY.init)(rngs_of().params(), X)["params"]
+    model = Layer(NOISY, INPUTS, rngs=rngs_of(5))
+    expected = jit(NOISY.init)(rngs_of(5).params(), X)["params"]
     assert_close(model.tree(), expected, 1e-6)
 
 
