@@ -267,6 +267,7 @@ def test_imported_parameters(library):
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(model.tree()))
 
 
+@pytest.mark.slow
 def test_parameters_imported_from_torch():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     from seqmodels.interop.torch import from_torch, to_torch
