@@ -309,7 +309,7 @@ def compiled(cell, implementation="fused", key=None, **options):
 def run_with_gradients(cell, data, implementation="fused", key=None, **options):
     """`compiled` on `data` with random cotangents, non-zero at masked steps too."""
     run = compiled(cell, implementation, key, **options)
-    return run(*data, cotangents_of(cell, data))
+    return jax.device_get(run(*data, cotangents_of(cell, data)))
 
 
 def cotangents_of(cell, data, seed=9):

@@ -46,6 +46,11 @@ def runner(cell, implementation="fused", reverse=False):
     return jit(run)
 
 
+def results(cell, *arguments, reverse=False, **flags):
+    """What a compiled run gives, as NumPy arrays: slices of others are programs of their own."""
+    return jax.device_get(runner(cell, reverse=reverse)(*arguments, **flags))
+
+
 def f1(x, h0=None, params=F1_PARAMS, run=None, implementation="fused", reverse=False, **flags):
     """(y [T], final h) of one row."""
     x = jnp.asarray(x, jnp.float32)[None, :, None]
@@ -91,11 +96,11 @@ def test_A01_unmasked_padding_would_move_it():
 @table.cells(costly=True)
 def test_A01_for_every_cell(cell):
     params, x = params_of(cell, dtype=np.float32), random_inputs(2, 3)
-    y, final = runner(cell)(params, x)
+    y, final = results(cell, params, x)
     for steps, pad in ((5, 1.0), (64, 1e6)):
         padded = np.full((2, steps, INPUTS), pad, np.float32)
         padded[:, :3] = x
-        y_padded, final_padded = runner(cell)(params, padded, lengths=np.array([3, 3]))
+        y_padded, final_padded = results(cell, params, padded, lengths=np.array([3, 3]))
         assert_close((y_padded[:, :3], final_padded), (y, final), 1e-6)
         assert not np.any(y_padded[:, 3:])
 
@@ -111,7 +116,7 @@ def test_A05_A07_padded_outputs_are_zero_and_keep_their_place(cell, reverse):
     params = params_of(cell, dtype=np.float32)
     x = np.full((3, 5, INPUTS), 1e6, np.float32)
     x[0, :2], x[1, :4] = random_inputs(2), random_inputs(4)
-    y, _ = runner(cell, reverse=reverse)(params, x, lengths=np.array([2, 4, 0]))
+    y, _ = results(cell, params, x, lengths=np.array([2, 4, 0]), reverse=reverse)
     assert y.shape == (3, 5, cell.out_features), "T stays, though no row reaches it"
     assert not np.any(y[0, 2:]) and not np.any(y[1, 4:])
     assert np.all(np.any(np.asarray(y[0, :2]) != 0, axis=-1)) and not np.any(y[2])
@@ -122,15 +127,13 @@ def test_A05_A07_padded_outputs_are_zero_and_keep_their_place(cell, reverse):
 def test_A06_order_of_the_rows(cell):
     """No sorting by length is needed; bit for bit the same."""
     params, x = params_of(cell, dtype=np.float32), random_inputs(3, 5)
-    lengths, run = np.array([2, 5, 3]), runner(cell)
-    expected = run(params, x, lengths=lengths)
+    lengths = np.array([2, 5, 3])
+    expected = results(cell, params, x, lengths=lengths)
     for order in itertools.permutations(range(3)):
         order = np.array(order)
-        moved = run(params, x[order], lengths=lengths[order])
+        moved = results(cell, params, x[order], lengths=lengths[order])
         jax.tree.map(
-            lambda a, b, order=order: np.testing.assert_array_equal(a, np.asarray(b)[order]),
-            moved,
-            expected,
+            lambda a, b, order=order: np.testing.assert_array_equal(a, b[order]), moved, expected
         )
 
 
@@ -139,7 +142,7 @@ def test_A11_every_length_counts(cell):
     params, x = params_of(cell, dtype=np.float32), random_inputs(3, 5)
 
     def last(lengths):
-        return np.asarray(runner(cell)(params, x, lengths=np.array(lengths))[1].h)
+        return np.asarray(results(cell, params, x, lengths=np.array(lengths))[1].h)
 
     final = last([3, 1, 5])
     for row, lengths in enumerate(([2, 1, 5], [3, 2, 5], [3, 1, 4])):
@@ -173,10 +176,9 @@ def test_B01_running_sum_both_ways(implementation):
 @table.cells(costly=True)
 def test_B01_each_row_backwards_as_if_alone(cell):
     params, x = params_of(cell, dtype=np.float32), random_inputs(2, 5)
-    backwards = runner(cell, reverse=True)
-    y, final = backwards(params, x, lengths=np.array([3, 5]))
-    alone, last = backwards(params, x[:1, :3])
-    flipped, _ = runner(cell)(params, x[:1, :3][:, ::-1])
+    y, final = results(cell, params, x, lengths=np.array([3, 5]), reverse=True)
+    alone, last = results(cell, params, x[:1, :3], reverse=True)
+    flipped, _ = results(cell, params, x[:1, :3][:, ::-1])
     assert_close(y[:1, :3], alone, 1e-6)
     assert_close(y[:1, :3], flipped[:, ::-1], 1e-6)
     assert_close(jax.tree.map(lambda leaf: leaf[:1], final), last, 1e-6)

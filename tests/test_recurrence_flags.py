@@ -87,11 +87,8 @@ def test_a_carry_that_is_never_read_reaches_nothing(x64, entry, key, implementat
     assert 2 < unread.sum() < BATCH
 
     def result(bad):
-        rows = {
-            k: np.where(unread.reshape(-1, *[1] * (leaf.ndim - 1)), bad, leaf)
-            for k, leaf in data.carry._asdict().items()
-        }
-        dirty = data._replace(carry=data.carry._replace(**rows))
+        carry = jax.tree.map(lambda leaf: rows_where(~unread, leaf, bad), data.carry)
+        dirty = data._replace(carry=carry)
         return run_with_gradients(entry.cell, dirty, implementation, key, reverse=reverse)
 
     (y, final), slopes = result(np.nan)
@@ -155,7 +152,7 @@ def test_B02_an_output_sees_its_past_and_nothing_else(x64, cell, reverse):
         for t in range(STEPS):
             here = np.where((np.arange(STEPS) == t)[None, :, None], d_y, 0.0)
             run = compiled(cell, "fused", None, reverse=reverse)
-            _, (_, dx, d_carry) = run(*data, (here, nothing))
+            _, (_, dx, d_carry) = jax.device_get(run(*data, (here, nothing)))
             seen = np.any(dx != 0, axis=-1)
             past = np.arange(STEPS) >= t if reverse else np.arange(STEPS) <= t
             may_see = past & mask & mask[:, [t]] & (sequence == sequence[:, [t]])
@@ -165,6 +162,25 @@ def test_B02_an_output_sees_its_past_and_nothing_else(x64, cell, reverse):
             assert not any(np.any(leaf[cut_off]) for leaf in d_carry)
             if not reset.any():
                 assert list(seen.any(axis=0)) == list(past)
+
+
+@table.cells()
+def test_F06_rows_do_not_speak_to_each_other(x64, cell):
+    """What comes out of one row has no gradient for another row's input or carry."""
+    data = data_of(cell)
+    weights, row = cotangents_of(cell, data), np.arange(BATCH)
+    run = compiled(cell, "fused", None, reverse=False)
+    for one in (0, 1, 4):
+        alone = jax.tree.map(lambda leaf, one=one: rows_where(row == one, leaf, 0.0), weights)
+        _, (_, dx, d_carry) = jax.device_get(run(*data, alone))
+        for leaf in (dx, *d_carry):
+            assert not np.any(np.delete(leaf, one, axis=0))
+        assert np.any(dx[one])
+
+
+def rows_where(rows, leaf, other):
+    """Leaf [B, ...] in those rows and `other` elsewhere."""
+    return np.where(rows.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, other)
 
 
 @functools.cache
