@@ -276,6 +276,7 @@ F04 = (
 )
 
 
+@pytest.mark.slow
 def test_F04_the_gate_bias_acts_once_in_every_layer_and_direction():
     """sigmoid(1) of the memory is kept, not sigmoid(2), whatever the convention of the gate."""
     cells = F04[:3]
@@ -291,4 +292,5 @@ def test_F04_the_gate_bias_acts_once_in_every_layer_and_direction():
 def test_F04_without_biases_half_is_kept(cell):
     for bias, kept in ((True, 0.731059), (False, 0.5)):
         one = changed(cell, bias=bias)
-        np.testing.assert_allclose(memory_kept(one, one.init(KEY, E)), kept, atol=1e-6)
+        params = jit(one.init, static_argnums=1)(KEY, E)
+        np.testing.assert_allclose(jit(memory_kept, static_argnums=0)(one, params), kept, atol=1e-6)
