@@ -1,6 +1,6 @@
 """The cells under contract, each with its oracle; random data for them; compiled runs to share.
 
-A new cell or option joins the contract suite by one line of FAST or SLOW.
+A new cell or option joins the contract suite by one line of FAST, RICH or ALONE.
 """
 
 import dataclasses
@@ -64,8 +64,32 @@ FAST = {
         Zoneout, entry(LearnedCarry, entry(LSTM, peepholes=True, projection=6)), h=0.2, c=0.4
     ),
 }  # fmt: skip
-# Every option alone, and what FAST leaves out.
-SLOW = {
+# More combinations.
+RICH = {
+    "lstm, projection, heads": entry(LSTM, projection=12, heads=4),
+    "lstm, coupled, rich": entry(
+        LSTM, heads=4, layer_norm=True, clip=0.8, hidden_dropout=0.3, candidate_dropout=0.4,
+        dropout_per_step=True, coupled=True, peepholes=True, projection=12, cell_clip=0.7,
+    ),
+    "gru reset after, rich": entry(
+        GRU, heads=4, layer_norm=True, clip=1.2, hidden_dropout=0.3, candidate_dropout=0.4,
+        z_keeps=False,
+    ),
+    "mgu, rich": entry(
+        MGU, heads=2, layer_norm=True, clip=1.2, hidden_dropout=0.3, candidate_dropout=0.4,
+        dropout_per_step=True,
+    ),
+    "zoneout gru, norm": entry(Zoneout, entry(GRU, layer_norm=True), h=0.3),
+    "learned zoneout lstm": entry(LearnedCarry, entry(Zoneout, entry(LSTM), h=0.2, c=0.4)),
+    "zoneout, dropout": entry(
+        Zoneout, entry(GRU, reset_after=False, hidden_dropout=0.3, candidate_dropout=0.4), h=0.2
+    ),
+    "zoneout, dropout per step": entry(
+        Zoneout, entry(LSTM, hidden_dropout=0.3, dropout_per_step=True), h=0.2, c=0.4
+    ),
+}  # fmt: skip
+# Every option alone.
+ALONE = {
     "rnn, no bias": entry(RNN, bias=False),
     "rnn, heads": entry(RNN, heads=4),
     "rnn, norm": entry(RNN, layer_norm=True),
@@ -87,12 +111,7 @@ SLOW = {
     "lstm, peepholes": entry(LSTM, peepholes=True),
     "lstm, coupled, peepholes": entry(LSTM, coupled=True, peepholes=True),
     "lstm, projection": entry(LSTM, projection=5),
-    "lstm, projection, heads": entry(LSTM, projection=12, heads=4),
     "lstm, cell clip": entry(LSTM, cell_clip=0.7),
-    "lstm, coupled, rich": entry(
-        LSTM, heads=4, layer_norm=True, clip=0.8, hidden_dropout=0.3, candidate_dropout=0.4,
-        dropout_per_step=True, coupled=True, peepholes=True, projection=12, cell_clip=0.7,
-    ),
     "gru, no bias": entry(GRU, bias=False),
     "gru, heads": entry(GRU, heads=2),
     "gru, norm": entry(GRU, layer_norm=True),
@@ -101,35 +120,19 @@ SLOW = {
     "gru, hidden dropout": entry(GRU, hidden_dropout=0.3),
     "gru, candidate dropout": entry(GRU, candidate_dropout=0.3),
     "gru, z writes": entry(GRU, z_keeps=False),
-    "gru reset after, rich": entry(
-        GRU, heads=4, layer_norm=True, clip=1.2, hidden_dropout=0.3, candidate_dropout=0.4,
-        z_keeps=False,
-    ),
     "gru before, no bias": entry(GRU, reset_after=False, bias=False),
     "gru before, heads": entry(GRU, reset_after=False, heads=4),
     "gru before, norm": entry(GRU, reset_after=False, layer_norm=True),
     "gru before, hidden dropout": entry(GRU, reset_after=False, hidden_dropout=0.3),
     "gru before, z writes": entry(GRU, reset_after=False, z_keeps=False),
     "mgu as flax, no bias": entry(MGU, reset_after=True, z_keeps=True, bias=False),
-    "mgu, rich": entry(
-        MGU, heads=2, layer_norm=True, clip=1.2, hidden_dropout=0.3, candidate_dropout=0.4,
-        dropout_per_step=True,
-    ),
     "learned rnn": entry(LearnedCarry, entry(RNN)),
     "learned lstm": entry(LearnedCarry, entry(LSTM)),
     "zoneout rnn": entry(Zoneout, entry(RNN), h=0.3),
-    "zoneout gru, norm": entry(Zoneout, entry(GRU, layer_norm=True), h=0.3),
     "zoneout lstm, h": entry(Zoneout, entry(LSTM), h=0.3),
     "zoneout lstm, c": entry(Zoneout, entry(LSTM), c=0.3),
-    "learned zoneout lstm": entry(LearnedCarry, entry(Zoneout, entry(LSTM), h=0.2, c=0.4)),
-    "zoneout, dropout": entry(
-        Zoneout, entry(GRU, reset_after=False, hidden_dropout=0.3, candidate_dropout=0.4), h=0.2
-    ),
-    "zoneout, dropout per step": entry(
-        Zoneout, entry(LSTM, hidden_dropout=0.3, dropout_per_step=True), h=0.2, c=0.4
-    ),
 }  # fmt: skip
-TABLE = FAST | {name: one._replace(slow=True) for name, one in SLOW.items()}
+TABLE = FAST | {name: one._replace(slow=True) for name, one in (RICH | ALONE).items()}
 PROBES = {
     "running sum": Entry(probes.RunningSum(WIDTH), reference.running_sum),
     "awkward": Entry(probes.Awkward(WIDTH)),
@@ -161,7 +164,7 @@ def runs(table=TABLE, costly=False):
 
 
 def _parametrized(names, table, rows, costly):
-    """Slow entries are marked; where a test is costly, all but SAMPLE."""
+    """Slow entries are marked. A costly test has no ALONE; its fast part is SAMPLE."""
     return pytest.mark.parametrize(
         names,
         [
@@ -171,7 +174,7 @@ def _parametrized(names, table, rows, costly):
                 if fast and not one.slow and (name in SAMPLE or not costly)
                 else pytest.mark.slow,
             )
-            for name, one in table.items()
+            for name, one in table.items() if not (costly and name in ALONE)
             for suffix, values, fast in rows(one)
         ],
     )  # fmt: skip

@@ -74,17 +74,21 @@ def test_steps_one_by_one_equal_the_numpy_loop(x64, entry):
 
 @table.runs()
 @pytest.mark.parametrize(
-    "implementation, steps, reverse",
-    [
-        ("reference", STEPS, False),
-        ("fused", 64, True),
-        pytest.param("fused", 1, True, marks=pytest.mark.slow),
-        pytest.param("fused", 64, False, marks=pytest.mark.slow),
-    ],
+    "implementation, steps, reverse", [("reference", STEPS, False), ("fused", 64, True)]
 )
 def test_D01_gradients_equal_finite_differences_of_the_numpy_loop(
     x64, entry, key, implementation, steps, reverse
 ):
+    check_gradients(entry, key, implementation, steps, reverse)
+
+
+@table.runs(costly=True)
+@pytest.mark.parametrize("steps, reverse", [(1, True), (64, False)])
+def test_D01_gradients_of_one_step_and_of_many(x64, entry, key, steps, reverse):
+    check_gradients(entry, key, "fused", steps, reverse)
+
+
+def check_gradients(entry, key, implementation, steps, reverse):
     cell = entry.cell
     for size in (0.1, 0.999):
         data = long_data(cell, steps, recurrent_size=size)
