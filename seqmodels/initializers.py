@@ -4,7 +4,8 @@ A weight initialiser is any hashable `(key, shape, dtype) -> array`; those of
 `jax.nn.initializers` serve too. A gate-bias initialiser is `(key, features, dtype) ->
 (keep, write)`: what to add to the bias of the gate that keeps the memory (LSTM's f, GRU's z) and
 of the gate that writes to it (LSTM's i). Those with settings are frozen dataclasses, so that two
-cells with equal settings are equal and share a compiled program.
+cells with equal settings are equal and share a compiled program; the others are functions of this
+module, not JAX's closures, so that cells and layers can be pickled.
 """
 
 import dataclasses
@@ -19,14 +20,23 @@ from seqmodels.types import Key
 Initializer = Callable[[Key, Sequence[int], Any], jax.Array]
 GateBias = Callable[[Key, int, Any], tuple[jax.Array, jax.Array]]
 
-orthogonal: Initializer = jax.nn.initializers.orthogonal()
-"""Q of a random matrix: every singular value is 1, so that a linear recurrence neither grows nor
-fades (Saxe, McClelland & Ganguli 2014, arXiv:1312.6120)."""
-
-glorot_uniform: Initializer = jax.nn.initializers.glorot_uniform()
-"""U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
-
 zeros: Initializer = jax.nn.initializers.zeros
+
+
+def orthogonal(key: Key, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    """Q of a random matrix: every singular value is 1, so that a linear recurrence neither grows
+    nor fades (Saxe, McClelland & Ganguli 2014, arXiv:1312.6120)."""
+    return jax.nn.initializers.orthogonal()(key, shape, dtype)
+
+
+def glorot_uniform(key: Key, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    """U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
+    return jax.nn.initializers.glorot_uniform()(key, shape, dtype)
+
+
+def lecun_normal(key: Key, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    """N(0, 1 / fan_in), cut off at two deviations: Flax's default (LeCun et al. 1998)."""
+    return jax.nn.initializers.lecun_normal()(key, shape, dtype)
 
 
 def uniform_by_width(key: Key, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:

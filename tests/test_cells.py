@@ -1,7 +1,9 @@
 """The contract of a cell, for every cell in the table: values against NumPy loops, gradients
 against their finite differences, and the shape of the protocol."""
 
+import copy
 import dataclasses
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -205,8 +207,9 @@ def test_parameters_and_carry_start_as_the_protocol_says(cell):
 
 @table.cells()
 def test_cells_with_equal_settings_share_a_compiled_program(cell):
-    twin = changed(cell)
-    assert twin == cell and hash(twin) == hash(cell) and twin is not cell
+    """A copy too, and what another process was sent."""
+    for twin in (changed(cell), copy.deepcopy(cell), pickle.loads(pickle.dumps(cell))):
+        assert twin == cell and hash(twin) == hash(cell) and twin is not cell
     wider = changed(cell, features=2 * cell.features)
     assert wider != cell and wider.features == 2 * cell.features
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -12,6 +12,7 @@ from seqmodels.initializers import (
     blocks,
     glorot_uniform,
     identity,
+    lecun_normal,
     orthogonal,
     uniform_by_width,
     zeros,
@@ -80,7 +81,10 @@ def test_settings_make_equal_initializers_equal():
         assert make(3) == make(3) != make(4) and hash(make(3)) == hash(make(3))
 
 
-@pytest.mark.parametrize("init", [orthogonal, glorot_uniform, uniform_by_width, identity, zeros])
+INITS = [orthogonal, glorot_uniform, lecun_normal, uniform_by_width, identity, zeros]
+
+
+@pytest.mark.parametrize("init", INITS)
 def test_dtypes_and_draws(init):
     sample = init(KEY, (4, 4), jnp.float32)
     assert sample.dtype == jnp.float32 and sample.shape == (4, 4)

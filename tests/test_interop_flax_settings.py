@@ -15,7 +15,7 @@ from table import KEY, normal
 
 from seqmodels import initializers
 from seqmodels.cells import GRU, LSTM, MGU, RNN, LearnedCarry
-from seqmodels.interop.flax import LECUN, from_flax, to_flax, to_nnx
+from seqmodels.interop.flax import from_flax, to_flax, to_nnx
 from seqmodels.layers import MERGES, Bidirectional, Recurrent, Stack
 
 X = np.zeros((1, 2, INPUTS), np.float32)
@@ -46,15 +46,16 @@ def test_new_weights_start_as_in_linen():
     for kind in (nn.LSTMCell, nn.GRUCell, nn.SimpleCell, nn.MGUCell):
         case = filled(kind(WIDTH))
         cell, _ = from_flax(case.module, case.params)
-        assert (cell.input_init, cell.recurrent_init) == (LECUN, initializers.orthogonal)
+        assert cell.input_init is initializers.lecun_normal
+        assert cell.recurrent_init is initializers.orthogonal
         zeros = initializers.zeros  # quick to draw
         cell = dataclasses.replace(cell, input_init=zeros, recurrent_init=zeros)
         fresh = to_flax(cell, cell.init(KEY, INPUTS))
         for name, own in fresh.items():
             if "bias" in own:
                 assert np.all(own["bias"] == ((kind, name) == (nn.MGUCell, "if"))), (kind, name)
-    arguments = KEY, (3, 4)
-    np.testing.assert_array_equal(LECUN(*arguments), nn.linear.default_kernel_init(*arguments))
+    ours, theirs = initializers.lecun_normal, nn.linear.default_kernel_init
+    np.testing.assert_array_equal(ours(KEY, (3, 4)), theirs(KEY, (3, 4)))
 
 
 @pytest.mark.parametrize(

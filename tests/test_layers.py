@@ -1,6 +1,8 @@
 """Layers: one direction, both, stacks, embeddings; their names, carries and parameter counts."""
 
+import copy
 import dataclasses
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +13,9 @@ from flax.errors import ScopeParamShapeError
 from table import INPUTS, KEY, apply, assert_close, jit, module_params, normal
 
 from seqmodels import recurrence
-from seqmodels.cells import GRU, LSTM, RNN, RNNCarry
+from seqmodels.cells import GRU, LSTM, RNN, LearnedCarry, RNNCarry, Zoneout
 from seqmodels.initializers import Normal
-from seqmodels.layers import MERGES, Bidirectional, Recurrent, Stack
+from seqmodels.layers import MERGES, Bidirectional, Embed, Recurrent, Stack
 
 BATCH, STEPS, WIDTH = 3, 5, 7
 X = np.random.default_rng(0).normal(size=(BATCH, STEPS, INPUTS)).astype(np.float32)
@@ -266,6 +268,20 @@ def test_settings_reach_the_recurrence(monkeypatch, bidirectional):
     assert len(seen) == (4 if bidirectional else 2)
     assert all(settings.items() <= options.items() for options in seen)
     assert sum(options["reverse"] for options in seen) == (2 if bidirectional else 0)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Recurrent(LSTM(WIDTH, dtype=jnp.bfloat16)),
+        Bidirectional(LearnedCarry(GRU(WIDTH)), merge="sum"),
+        Stack((RNN(WIDTH), Zoneout(LSTM(WIDTH), c=0.1)), dropout=0.1),
+        Embed(5, 3),
+    ],
+)
+def test_copies_are_equal_layers(layer):
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert twin == layer and hash(twin) == hash(layer)
 
 
 def test_an_empty_stack_is_refused():

@@ -45,7 +45,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from seqmodels.cells import GRU, LSTM, MGU, RNN, Cell, GRUCarry, LSTMCarry, RNNCarry, StandardCell
-from seqmodels.initializers import Constant, orthogonal
+from seqmodels.initializers import Constant, lecun_normal, orthogonal
 from seqmodels.interop.express import STARTS, check_params, refuse_others
 from seqmodels.layers import MERGES, Bidirectional, Recurrent, Stack
 from seqmodels.types import Carry, Params
@@ -92,7 +92,6 @@ MERGE_FNS: dict[Any, str] = {
     **{merge: name for name, merge in MERGES.items()},
 }
 
-LECUN = jax.nn.initializers.lecun_normal()  # one object, so that equal layers are equal
 FLAX_MGU = {"reset_after": True, "z_keeps": True}
 EXPRESSIBLE = {RNN: {"dtype", "activation"}, LSTM: {"dtype"}, GRU: {"dtype"}}
 COSTS = {"unroll", "remat", "implementation"}
@@ -229,7 +228,7 @@ def _cell(module: Any, arrays: dict[str, np.ndarray], prefix: str) -> tuple[Stan
         if getattr(module, name) not in values:
             value = getattr(module, name)
             raise ValueError(f"{flax_kind.__name__}({name}={value}) has no counterpart here")
-    settings: dict[str, Any] = {"input_init": LECUN, "recurrent_init": orthogonal}
+    settings: dict[str, Any] = {"input_init": lecun_normal, "recurrent_init": orthogonal}
     if parts.cell is RNN:
         settings["activation"] = ACTIVATIONS[module.activation_fn]
     else:
