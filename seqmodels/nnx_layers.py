@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from seqmodels.layers import Bidirectional, Recurrent, Stack
+from seqmodels.layers import Bidirectional, Recurrent, Stack, check_params
 from seqmodels.types import Array, Carry, Key, Params
 
 
@@ -42,11 +42,10 @@ class Layer(nnx.Module):
         deterministic: bool = False,
         rngs: nnx.Rngs | None = None,
     ):
-        x = jnp.zeros((1, 1, in_features), jnp.float32)
         if params is not None:
-            shapes = jax.eval_shape(layer.init, jax.random.key(0), x)
-            _check_shapes(params, shapes.get("params", {}))
+            check_params(layer, params, in_features)
         elif rngs is not None:
+            x = jnp.zeros((1, 1, in_features), jnp.float32)
             params = layer.init(rngs.params(), x).get("params", {})
         else:
             raise ValueError("Layer: give rngs to draw parameters from, or params")
@@ -104,15 +103,3 @@ class Layer(nnx.Module):
         """
         if deterministic is not None:
             self.deterministic = deterministic
-
-
-def _check_shapes(params: Params, wanted: Params) -> None:
-    given, expected = (
-        {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}
-        for leaves in map(jax.tree_util.tree_leaves_with_path, (params, wanted))
-    )
-    for path in sorted(given.keys() | expected.keys()):
-        if given.get(path) != expected.get(path):
-            raise ValueError(
-                f"params{path} has shape {given.get(path)}; this layer's has {expected.get(path)}"
-            )

@@ -1,21 +1,12 @@
-"""Flax layers around the recurrence: one direction, both directions, stacks, embeddings.
-
-Every recurrent layer maps (x [B, T, E], carry or None) to (y [B, T, H], carry) and takes the
-flags of `recurrence.run`: mask or lengths, and reset. `train=True` draws the cell's noise and
-dropout from the rng stream "dropout". A single sequence goes without the batch axis everywhere:
-x and y [T, ...], flags [T], lengths a number, carries [H].
-
-time_major  x and y are [T, B, ...] instead of [B, T, ...], flags [T, B]; the carry is the same
-"""
+"""Layers around the recurrence: one direction, both directions, stacks."""
 
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Int
 
-from seqmodels import initializers, recurrence
+from seqmodels import recurrence
 from seqmodels.cells import Cell
 from seqmodels.cells.base import check_rate
 from seqmodels.types import Array, Carry, Params
@@ -26,6 +17,8 @@ MERGES = {
     "mean": lambda forward, backward: 0.5 * (forward + backward),
     "product": lambda forward, backward: forward * backward,
 }
+# Settings of `Recurrent` that the layers around it share.
+PASSED_ON = ("time_major", "unroll", "remat", "implementation")
 
 
 class Recurrent(nn.Module):
@@ -130,12 +123,7 @@ class Bidirectional(nn.Module):
     def setup(self):
         if self.merge not in MERGES:
             raise ValueError(f"merge={self.merge!r} is not one of {[*MERGES]}")
-        options: dict[str, Any] = {
-            "time_major": self.time_major,
-            "unroll": self.unroll,
-            "remat": self.remat,
-            "implementation": self.implementation,
-        }
+        options: dict[str, Any] = {name: getattr(self, name) for name in PASSED_ON}
         self.forward = Recurrent(self.cell, **options)
         self.backward = Recurrent(self.cell, reverse=True, **options)
 
@@ -193,12 +181,7 @@ class Stack(nn.Module):
             )
         if not self.dropout_per_step and not self.dropout:
             raise ValueError("dropout_per_step=False, and dropout is 0")
-        options: dict[str, Any] = {
-            "time_major": self.time_major,
-            "unroll": self.unroll,
-            "remat": self.remat,
-            "implementation": self.implementation,
-        }
+        options: dict[str, Any] = {name: getattr(self, name) for name in PASSED_ON}
         if self.bidirectional:
             options["merge"] = self.merge
         kind = Bidirectional if self.bidirectional else Recurrent
@@ -230,85 +213,6 @@ class Stack(nn.Module):
         return self.layer[top].summary(carry[f"layer_{top}"])
 
 
-def stack_carry(carry: Carry) -> dict[str, jax.Array]:
-    """A `Stack`'s named carry as one array a field, [layers * directions, B, H].
-
-    The order is PyTorch's: layer 0 forward, layer 0 backward, layer 1 forward ...; its h_n is
-    "h" here, its c_n "c". Raises ValueError for layers of different cells or widths.
-    """
-    layers = [carry[name] for name in sorted(carry, key=lambda name: int(name.split("_")[1]))]
-    ends = [
-        end
-        for layer in layers
-        for end in ((layer["forward"], layer["backward"]) if isinstance(layer, dict) else (layer,))
-    ]
-    shapes = [{name: leaf.shape for name, leaf in end._asdict().items()} for end in ends]
-    for other in shapes:
-        if other != shapes[0]:
-            raise ValueError(f"carries of different layers cannot be stacked: {shapes[0]}, {other}")
-    return {name: jnp.stack([getattr(end, name) for end in ends]) for name in shapes[0]}
-
-
-def unstack_carry(stack: Stack, stacked: dict[str, Array]) -> Carry:
-    """The named carry of `stack` from arrays [layers * directions, B, H]: PyTorch's h_0 and c_0.
-
-    Raises ValueError for other fields than the cells' carries have, or another number of layers.
-    """
-    directions = ("forward", "backward") if stack.bidirectional else (None,)
-    count = len(stack.cells) * len(directions)
-    named: dict[str, Any] = {f"layer_{i}": {} for i in range(len(stack.cells))}
-    for n in range(count):
-        cell, direction = stack.cells[n // len(directions)], directions[n % len(directions)]
-        blank = jax.eval_shape(
-            lambda key, cell=cell: cell.initial_carry(cell.init(key, 1), 1), jax.random.key(0)
-        )
-        if set(stacked) != set(blank._fields):
-            raise ValueError(f"carry has {sorted(stacked)}; this cell's has {[*blank._fields]}")
-        for name, array in stacked.items():
-            if len(array) != count:
-                raise ValueError(f"carry {name} has shape {array.shape}; expected {count} in front")
-        end = blank._replace(**{name: jnp.asarray(array[n]) for name, array in stacked.items()})
-        if direction is None:
-            named[f"layer_{n}"] = end
-        else:
-            named[f"layer_{n // 2}"][direction] = end
-    return named
-
-
-class Embed(nn.Module):
-    """Vectors for token ids: [B, T] -> [B, T, E].
-
-    An input of `padding_id` reads zeros and passes no gradient; None treats every id alike.
-    Padding is never guessed from ids: what counts as a real step is the mask's to say. An id
-    outside 0..vocabulary-1 reads NaN, so that it shows.
-    """
-
-    vocabulary: int
-    features: int
-    padding_id: int | None = 0
-
-    def setup(self):
-        shape = (self.vocabulary, self.features)
-        self.embedding = self.param("embedding", initializers.Normal(1.0), shape, jnp.float32)
-
-    def __call__(self, ids: Int[Array, "B T"]) -> Float[Array, "B T E"]:
-        ids = jnp.asarray(ids)
-        if ids.dtype.itemsize < 4:  # may not hold `vocabulary`
-            ids = ids.astype(jnp.int32)
-        ids = jnp.where(ids < 0, self.vocabulary, ids)
-        x = jnp.take(self.embedding, ids, axis=0, mode="fill", fill_value=jnp.nan)
-        if self.padding_id is None:
-            return x
-        return jnp.where((ids == self.padding_id)[:, :, None], jnp.zeros_like(x), x)
-
-    def attend(self, y: Float[Array, "B T E"]) -> Float[Array, "B T V"]:
-        """The product of each y with every vector, for an output that shares them.
-
-        Here the vector of `padding_id` is as good as any: it is not an input.
-        """
-        return jnp.einsum("bte,ve->btv", y, self.embedding.astype(y.dtype))
-
-
 def check_names(carry: Carry | None, names: tuple[str, ...]) -> dict[str, Carry]:
     """The carry by name, None for each where none is given; ValueError for other names."""
     if carry is None:
@@ -317,3 +221,18 @@ def check_names(carry: Carry | None, names: tuple[str, ...]) -> dict[str, Carry]
         given = sorted(carry) if isinstance(carry, dict) else type(carry).__name__
         raise ValueError(f"carry is named {given}; this layer's names are {list(names)}")
     return {name: carry[name] for name in names}
+
+
+def check_params(layer: nn.Module, params: Params, in_features: int) -> None:
+    """ValueError, naming the leaf, unless `params` are parameters of `layer` for inputs [.., E]."""
+    x = jax.ShapeDtypeStruct((1, 1, in_features), jnp.float32)
+    wanted = jax.eval_shape(layer.init, jax.random.key(0), x).get("params", {})
+    given, expected = (
+        {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}
+        for leaves in map(jax.tree_util.tree_leaves_with_path, (params, wanted))
+    )
+    for path in sorted(given.keys() | expected.keys()):
+        if given.get(path) != expected.get(path):
+            raise ValueError(
+                f"params{path} has shape {given.get(path)}; this layer's has {expected.get(path)}"
+            )
