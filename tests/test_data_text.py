@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pickle
 import tracemalloc
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from pydoc_data import topics as pydoc
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from seqmodels.data import rows
 from seqmodels.data.prepare import SPLITS
-from seqmodels.data.pydoc_topics import PydocTopics, cut
+from seqmodels.data.pydoc_topics import RUN, PydocTopics, cut, distinct
 from seqmodels.data.text_files import TextFiles
 from seqmodels.data.tokenizers import BORDER, UNKNOWN, ByteTokenizer
 
@@ -44,6 +44,37 @@ def test_pieces_of_the_splits_put_together_are_all_topics(topics):
         assert abs(sum(len(piece.text) for piece in cut(topics, split)) - share * total) < 1
 
 
+@given(st.dictionaries(st.text("abc", min_size=1), st.text("xy", max_size=12), max_size=6))
+def test_distinct_topics_share_no_run_and_each_other_one_does(topics):
+    def runs(text):
+        return {text[n : n + 4] for n in range(len(text) - 3)}
+
+    kept = distinct(topics, run=4)
+    assert kept.items() <= topics.items()
+    for one, other in combinations(kept.values(), 2):
+        assert not runs(one) & runs(other)
+    for topic in topics.keys() - kept.keys():
+        longer = [text for text in kept.values() if len(text) >= len(topics[topic])]
+        assert any(runs(topics[topic]) & runs(text) for text in longer)
+
+
+def test_no_passage_of_valid_or_test_stands_in_train(data_dir):
+    """By the texts themselves: topics of different names may have the same sections."""
+    dataset = PydocTopics()
+
+    def runs(split):
+        data, found = dataset.load(split, data_dir), set()
+        for start, length in zip(data.starts, data.lengths, strict=True):
+            text = dataset.tokenizer(data_dir).decode(data.inputs[start : start + length])
+            found |= {text[first : first + RUN] for first in range(len(text) - RUN + 1)}
+        return found
+
+    train, valid, test = map(runs, SPLITS)
+    assert min(map(len, (train, valid, test))) > 5000
+    assert not train & test
+    assert not train & valid and not valid & test
+
+
 def test_topics_come_back_from_ids_cut_only_between_splits(data_dir):
     dataset = PydocTopics()
     tokenizer, found, reset = dataset.tokenizer(data_dir), [], 0
@@ -60,11 +91,13 @@ def test_topics_come_back_from_ids_cut_only_between_splits(data_dir):
                 assert (row[0], row[-1]) == (BORDER, BORDER)  # ... and ends at the next
         found.append(tokenizer.decode(data.inputs))
         reset += len(data.starts)
-    everything = "".join(text for _, text in sorted(pydoc.topics.items()))
+    topics = distinct(pydoc.topics)
+    assert sum(map(len, topics.values())) > 0.7 * sum(map(len, pydoc.topics.values()))
+    everything = "".join(text for _, text in sorted(topics.items()))
     seen = set(everything[: len(found[0])])
     expected = "".join(one if one in seen else "\ufffd" for one in everything)
     assert "".join(found) == expected
-    assert reset == len(pydoc.topics) + 2  # two topics are cut
+    assert reset == len(topics) + 2  # two topics are cut
 
 
 def test_topics_meet_the_contract_of_data_sets(data_dir, tmp_path):
@@ -158,7 +191,7 @@ contents = st.tuples(file_of(40), st.lists(file_of(1), max_size=3)).flatmap(
     st.sampled_from([None, "\n", "\n\n", "\na\n"]),
     st.sampled_from([(1, 9), (2, 7), (3, 4), (5, 1)]),
 )
-def test_chunks_are_those_of_rows_in_memory(tmp_path_factory, files, separator, shape):
+def test_chunks_are_those_of_datain_memory(tmp_path_factory, files, separator, shape):
     batch, steps = shape
     root = write(tmp_path_factory.mktemp("f"), {f"{n}.txt": one for n, one in enumerate(files)})
     dataset = TextFiles(root, separator)
