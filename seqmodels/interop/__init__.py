@@ -9,5 +9,6 @@ Every `from_...` returns what this project would build for the same settings, a 
 `seqmodels.layers` or a cell, and its parameters. What does not fit, and what the other side cannot
 express, is refused with its name (ValueError); nothing is dropped silently.
 
-None of the other libraries is needed to import this package, only to use the file of its name.
+None of the other libraries is needed to import this package, only to use the file of its name:
+`pip install 'seqmodels[interop]'` has all four.
 """

@@ -1,7 +1,8 @@
-"""What another library can express: checks that every file of this folder shares."""
+"""What these files share: the other library must be there, and cannot express all of ours."""
 
+import contextlib
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import jax
@@ -11,6 +12,22 @@ from seqmodels.types import Params
 
 STARTS = {"features", "input_init", "recurrent_init", "bias_init", "gate_bias"}
 """Settings that say how wide a cell is or how its weights start, not what it computes."""
+
+
+@contextlib.contextmanager
+def needed(library: str) -> Iterator[None]:
+    """Around an import of `library`: where it is missing, the error says how to get it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        install = "pip install 'seqmodels[interop]'"
+        if error.name == library:
+            message = f"seqmodels.interop.{library} needs {library}: {install}"
+        else:
+            message = f"{library} needs {error.name}, which is not installed"
+            if library == "keras":  # its default backend
+                message += "; KERAS_BACKEND=jax in the environment does without TensorFlow"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
 
 def refuse_others(module: Any, library: str, expressible: Collection[str]) -> None:

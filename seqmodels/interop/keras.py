@@ -37,14 +37,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import keras
 import numpy as np
 
 from seqmodels import initializers
 from seqmodels.cells import GRU, LSTM, RNN, StandardCell
-from seqmodels.interop.express import in_features_of, refuse_others
+from seqmodels.interop.express import in_features_of, needed, refuse_others
 from seqmodels.layers import Bidirectional, Recurrent, Stack, check_params
 from seqmodels.types import Params
+
+with needed("keras"):
+    import keras
 
 CELLS: dict[type, type[StandardCell]] = {
     keras.layers.SimpleRNNCell: RNN,

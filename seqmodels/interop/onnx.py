@@ -30,12 +30,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from seqmodels.cells import GRU, LSTM, RNN, GRUCarry, LSTMCarry, RNNCarry, StandardCell
+from seqmodels.interop.express import needed
 from seqmodels.layers import Bidirectional, Recurrent
 from seqmodels.types import Carry, Params
+
+with needed("onnx"):
+    import onnx
+    from onnx import numpy_helper
 
 
 class Imported(NamedTuple):

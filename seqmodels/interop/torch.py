@@ -24,7 +24,7 @@ import numpy as np
 
 from seqmodels import initializers
 from seqmodels.cells import GRU, LSTM, RNN, StandardCell
-from seqmodels.interop.express import in_features_of, refuse_others
+from seqmodels.interop.express import in_features_of, needed, refuse_others
 from seqmodels.layers import Stack, check_params
 from seqmodels.types import Params
 
@@ -85,7 +85,8 @@ def to_torch(layer: Stack, params: Params) -> dict[str, Any]:
 
     Raises ValueError, naming the setting, for what PyTorch cannot express.
     """
-    import torch
+    with needed("torch"):
+        import torch
 
     if not isinstance(layer, Stack):
         raise ValueError(f"{type(layer).__name__} is not a Stack; PyTorch's layers are stacks")
