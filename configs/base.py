@@ -105,7 +105,7 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.train.drop_factor = placeholder(float)  # of the rate at each drop
 
     config.checkpoint = ConfigDict()
-    config.checkpoint.seconds = 60.0  # least time between two; 0: after every compiled call
+    config.checkpoint.seconds = 60.0  # between two; 0: after every compiled call
     config.checkpoint.keep = 1  # newest ones that stay, besides the best
 
     config.eval = ConfigDict()

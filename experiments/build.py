@@ -24,17 +24,20 @@ from seqmodels.training.selection import Selection
 from seqmodels.training.state import init_state
 from seqmodels.training.step import Learner
 
-FIELDS = {  # of each group but task, cell and optimizer, which know their own
+FIELDS = {  # of each group but task and cell, which know their own
     "": "label task model cell optimizer train checkpoint eval",
     "model": "cell activation features layers bidirectional merge input_dropout layer_dropout "
     "head_dropout readout head_start embedding tied init input_stddev gate_bias chrono_length "
     "dtype",
+    "optimizer": "name learning_rate schedule warmup clip weight_decay momentum b1 b2",
     "train": "seeds seed steps batch weight_noise max_bad_steps shards accumulate shuffle buckets "
     "chunk workers prefetch average eval_every steps_per_call solved stop_when_solved test "
     "patience drops drop_factor",
     "checkpoint": "seconds keep",
     "eval": "batch valid_examples test_examples lengths",
 }
+OF_TASKS = ("config.eval.valid_examples", "config.eval.test_examples")
+"""What data sets have no need of."""
 
 
 class Run(NamedTuple):
@@ -71,6 +74,7 @@ class Run(NamedTuple):
 def build(config: ConfigDict) -> Run:
     """Raises UserError for a value that cannot be, a name that does not exist, or a setting that
     nothing would read; before any file is written."""
+    check_fields(config)
     train = config.train
     for field in ("seeds", "steps", "batch", "eval_every", "max_bad_steps", "accumulate", "shards"):
         at_least(f"config.train.{field}", train[field], 1)
@@ -96,12 +100,6 @@ def build(config: ConfigDict) -> Run:
             f"config.label={config.label!r} names another cell than config.model.cell="
             f"{config.model.cell!r}; change one of them"
         )
-    for group, known in FIELDS.items():
-        for field in config[group] if group else config:
-            where = f"config.{group}.{field}" if group else f"config.{field}"
-            if field not in known.split():
-                raise UserError(f"{where} is read by nothing; known: {', '.join(known.split())}")
-
     source = build_source(config)
     batch = example(source)
     need_for_arrays(batch, f"a batch of config.train.batch={train.batch}")
@@ -117,9 +115,7 @@ def build(config: ConfigDict) -> Run:
         )
     optimizer, rates = build_optimizer(config.optimizer, train.steps)
     learner = Learner(
-        model=build_model(
-            config.model, config.cell, source.spec, getattr(source, "frequencies", None)
-        ),
+        model=build_model(config.model, config.cell, source.spec, source.facts.frequencies),
         optimizer=optimizer,
         loss=LOSSES[source.spec.loss],
         metric=METRICS[source.spec.metric].function,
@@ -140,8 +136,8 @@ def build(config: ConfigDict) -> Run:
         metric=source.spec.metric,
         source=source,
         learner=learner,
-        tokenizer=getattr(source, "tokenizer", None),
-        baselines=getattr(source, "baselines", None),
+        tokenizer=source.facts.tokenizer,
+        baselines=source.facts.baselines,
         params=params,
         seeds=tuple(range(train.seed, train.seed + train.seeds)),
         shards=train.shards,
@@ -155,6 +151,18 @@ def build(config: ConfigDict) -> Run:
         save_seconds=config.checkpoint.seconds,
         keep=config.checkpoint.keep,
     )
+
+
+def check_fields(config: ConfigDict) -> None:
+    """UserError for a field that is missing, or that nothing would read."""
+    for group, known in FIELDS.items():
+        there = config[group] if group else config
+        for field in [*there, *known.split()]:
+            where = f"config.{group}.{field}" if group else f"config.{field}"
+            if field not in known.split():
+                raise UserError(f"{where} is read by nothing; known: {', '.join(known.split())}")
+            if field not in there and where not in OF_TASKS:
+                raise UserError(f"{where} is missing; configs/base.py has every field")
 
 
 def build_selection(train: ConfigDict, higher: bool) -> Selection | None:

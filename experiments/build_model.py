@@ -51,7 +51,7 @@ def build_cell(model: ConfigDict, options: ConfigDict) -> Cell:
         settings["input_init"] = initializers.Normal(model.input_stddev)
 
     chosen = {name: value for name, value in options.items() if value is not None}
-    if gated and not options.bias:
+    if gated and options.get("bias") is False:
         for field in ("activation", "gate_bias", "chrono_length"):
             _unused(model, field, f"for {model.cell} with config.cell.bias=False")
     elif gated:

@@ -10,6 +10,7 @@ the latest; all of that is checked here.
 
 import hashlib
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class Damaged(Exception):
 class Checkpoints:
     """Those of one group of seeds, in `workdir`/checkpoints/seeds_0_1_2/STEP.
 
-    seconds  least time between two saves; 0: at every call border
+    seconds  between two saves, more or less; 0: one is always due
     keep     how many of the newest stay, besides the best
     higher   whether a higher score is better
     """
@@ -52,6 +53,7 @@ class Checkpoints:
 
         self.directory, self.seeds, self.config = place(workdir, seeds), seeds, config
         self.worst = -np.inf if higher else np.inf
+        self._seconds, self._last = seconds, time.monotonic()
         self._ocp = ocp
         newest = policies.LatestN(keep)
         best = policies.BestN(
@@ -60,13 +62,11 @@ class Checkpoints:
             n=1,
             keep_checkpoints_without_metrics=False,
         )
-        pause = policies.ContinuousCheckpointingPolicy(minimum_interval_secs=int(seconds))
         try:
             self._manager = ocp.CheckpointManager(
                 self.directory.absolute(),
                 item_handlers=_handlers(),
                 options=ocp.CheckpointManagerOptions(
-                    save_decision_policy=pause if seconds else policies.FixedIntervalPolicy(1),
                     # Best alone could remove the newest, and with it the way to go on.
                     preservation_policy=policies.AnyPreservationPolicy([newest, best]),
                     cleanup_tmp_directories=True,
@@ -75,20 +75,23 @@ class Checkpoints:
         except OSError as error:
             raise UserError(f"{self.directory}: {error.strerror or error}") from error
 
+    def due(self) -> bool:
+        """Whether the last save, or the start, is long enough ago."""
+        return time.monotonic() - self._last >= self._seconds
+
     def save(
         self,
         step: int,
         state: Any,
         notes: Callable[[], Row],
         score: float | None = None,
-        *,
-        now: bool = False,
     ) -> None:
-        """Saves in the background, if it is time to or `now`; a step once saved is not again.
+        """Saves in the background; a step once saved is not again.
 
         score: of this step on validation, where it was validated; it decides what is best.
         """
-        if self._manager.latest_step() == step or not (now or self._manager.should_save(step)):
+        self._last = time.monotonic()
+        if self._manager.latest_step() == step:
             return
         leaves, structure = flatten(state)
         everything = {
@@ -109,7 +112,7 @@ class Checkpoints:
                     state=args.StandardSave(leaves), notes=args.JsonSave(everything)
                 ),
                 metrics=metrics,
-                force=True,  # the policy was asked above
+                force=True,  # when to is not orbax's to decide
             )
         except (OSError, ValueError) as error:
             raise UserError(f"{self.directory}: step {step} was not saved: {error}") from error

@@ -23,6 +23,7 @@ from seqmodels.training.step import eval_steps
 
 # Name, rows, and the batches that hold them, anew at each call: a stream may be too large to keep.
 Group = tuple[str, int, Callable[[], Iterable[Part]]]
+NOTHING = {"loss": 0.0, "metric": 0.0, "weight": 0.0}
 
 
 def evaluate(
@@ -33,9 +34,10 @@ def evaluate(
     widths: tuple[int, ...] = (),
     seed: int | None = None,
 ) -> list[Row]:
-    """One row a seed and group: seed, step (of the checkpoint), split, length (its name), rows,
-    weight (what was scored), loss, score, metric, chance, and perplexity for cross entropy. Where
-    nothing was scored, as in rows of one symbol, loss, score and perplexity are None.
+    """One row a seed and group: seed, step (of the checkpoint), diverged, split, length (its name),
+    rows, weight (what was scored), loss, score, metric, chance, and perplexity for cross entropy.
+    Where nothing was scored, as in rows of one symbol or of a seed that diverged, loss, score and
+    perplexity are None.
 
     Raises UserError for a directory without a trained run, or an option that does not apply.
     """
@@ -44,16 +46,17 @@ def evaluate(
     if split not in SPLITS:
         raise UserError(f"--split={split} is unknown (allowed: {', '.join(SPLITS)})")
     groups = list(_groups(run, split, lengths, widths))
-    found = []
+    rows = []
     for one in run.seeds if seed is None else (seed,):
-        params, _, step = read_params(workdir, config, one)
+        found = read_params(workdir, config, one)
         key = stream(jax.random.key(one), "test", 0)
         for name, count, parts in groups:
-            sums = _sums(run, params, key, parts())
+            sums = NOTHING if found.diverged else _sums(run, found.params, key, parts())
             scored = sums["weight"] > 0
             row = {
                 "seed": one,
-                "step": step,
+                "step": found.step,
+                "diverged": found.diverged,
                 "split": split,
                 "length": name,
                 "rows": count,
@@ -61,23 +64,26 @@ def evaluate(
                 "loss": mean(sums["loss"], sums["weight"]) if scored else None,
                 "score": mean(sums["metric"], sums["weight"]) if scored else None,
                 "metric": run.metric,
-                "chance": run.source.chance(int(name) if isinstance(run.source, Drawn) else None),
+                "chance": run.source.chance(
+                    int(name) if isinstance(run.source, Drawn) else None, split
+                ),
             }
             if run.source.spec.loss == "cross_entropy":
                 row["perplexity"] = perplexity(sums["loss"], sums["weight"]) if scored else None
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def show(rows: list[Row]) -> None:
     """A table in the terminal."""
     from rich.table import Table
 
-    shown = [name for name in rows[0] if name not in ("metric", "split", "step")]
+    shown = [name for name in rows[0] if name not in ("metric", "split", "step", "diverged")]
     title = f"{rows[0]['metric']} on {rows[0]['split']}, step {rows[0]['step']}"
     table = Table(*shown, title=title, title_justify="left")
     for row in rows:
-        table.add_row(*(_text(row[name]) for name in shown))
+        said = {**row, "score": "diverged"} if row["diverged"] else row
+        table.add_row(*(_text(said[name]) for name in shown))
     console.print(table)
 
 
@@ -113,7 +119,7 @@ def _groups(
 
 
 def _sums(run: Run, params: Any, key: jax.Array, parts: Iterable[Part]) -> dict[str, float]:
-    carry, total = None, {"loss": 0.0, "metric": 0.0, "weight": 0.0}
+    carry, total = None, {**NOTHING}
     for part in parts:
         draw = run.source.eval_draw(part.shape)
         if run.source.carried and carry is None:

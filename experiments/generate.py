@@ -37,9 +37,10 @@ def main(
 ) -> int:
     import jax
 
+    from experiments.build import check_fields
     from experiments.build_model import build_model
     from experiments.runs import TOKENIZER
-    from experiments.trained import of_this_version, read_config, read_params
+    from experiments.trained import of, read_config, read_params
     from experiments.writing import stream_text
     from seqmodels.data.tokenizers import load_tokenizer
     from seqmodels.types import Spec
@@ -54,17 +55,23 @@ def main(
         tokenizer = load_tokenizer(json.loads(path.read_text(encoding="utf-8")))
     size = tokenizer.size
     spec = Spec(size, True, size, True, "cross_entropy", "bits")
-    with of_this_version(workdir):
+    with of(workdir):
+        check_fields(config)
         if config.model.readout is not None:
-            raise UserError(f"--workdir={workdir} is no run of a language model: it has a readout")
+            raise UserError("no run of a language model: config.model.readout is not None")
         model = build_model(config.model, config.cell, spec)
-        params, _, _ = read_params(workdir, config, run_seed)
+    found = read_params(workdir, config, run_seed)
+    if found.diverged:
+        raise UserError(
+            f"seed {found.seed} of --workdir={workdir} diverged by step {found.step}; "
+            "choose another --run_seed, or train it with a lower learning rate"
+        )
     with blame("--prompt"):
         tokenizer.encode(prompt)
     try:
         written = stream_text(
             model,
-            params,
+            found.params,
             tokenizer,
             prompt,
             jax.random.key(seed),

@@ -7,6 +7,7 @@ from there. The kernel stays free of the training's memory and devices.
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -27,26 +28,27 @@ def train(workdir: str | Path, config: str, *settings: str, every: float = 2.0) 
 
     workdir = Path(workdir).absolute()
     command = [sys.executable, "-m", "experiments.train", f"--config={config}"]
-    process = subprocess.Popen(
-        [*command, f"--workdir={workdir}", *settings],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    shown = display(_curve(workdir), display_id=True)
-    try:
-        while process.poll() is None:
-            time.sleep(every)
-            shown.update(_curve(workdir))
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-    shown.update(_curve(workdir))
-    _, errors = process.communicate()
-    if process.returncode:
-        print(errors.strip())
-    return process.returncode
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:  # a pipe that fills up blocks
+        process = subprocess.Popen(
+            [*command, f"--workdir={workdir}", *settings],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,  # or it would get the kernel's interrupt besides ours
+        )
+        shown = display(_curve(workdir), display_id=True)
+        try:
+            while process.poll() is None:
+                time.sleep(every)
+                shown.update(_curve(workdir))
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+        shown.update(_curve(workdir))
+        if process.returncode:
+            errors.seek(0)
+            print(errors.read().strip())
+        return process.returncode
 
 
 def _curve(workdir: Path) -> Any:

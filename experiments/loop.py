@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from experiments.build import Run
 from experiments.checkpoint import Checkpoints
+from experiments.errors import UserError
 from experiments.programs import Programs, compile_all, feed
 from experiments.progress import Reporter
 from experiments.results import Results, Row
@@ -39,7 +40,9 @@ class Notes:
     step      updates done
     rows      bytes of results.jsonl that belong to them
     seconds   of training and validation, over all starts
-    sums      of each seed since its last `train` row
+    sums      of each seed since its last `train` row, and the seconds of training in which they
+    trained   came, of which the devices were
+    waited    without a batch
     order     checksum of the row ids that each seed has read, in their order
     solved    step at which each seed solved the task, or None
     """
@@ -50,10 +53,24 @@ class Notes:
     sums: list[dict[str, Any]]
     order: list[int]
     solved: list[int | None]
+    trained: float = 0.0
+    waited: float = 0.0
 
     @classmethod
     def fresh(cls, seeds: int) -> "Notes":
         return cls(0, 0, 0.0, [{} for _ in range(seeds)], [0] * seeds, [None] * seeds)
+
+    @classmethod
+    def read(cls, saved: Row) -> "Notes":
+        """UserError where a checkpoint's notes lack one of these."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        missing = [name for name in names if name not in saved]
+        if missing:
+            raise UserError(
+                f"the checkpoint was written by another version: its notes have no {missing[0]}; "
+                "choose another --workdir"
+            )
+        return cls(**{name: saved[name] for name in names})
 
 
 @dataclasses.dataclass
@@ -142,9 +159,11 @@ class Session:
         seconds = f"{self.notes.seconds:.1f} s"
         self.show.finish(f"test {run.metric} {scores}  ({beside}; {seconds})")
 
-    def write_train(self, trained: float, waited: float) -> None:
-        """One row for each seed that took a step since its last row, in so many seconds."""
+    def write_train(self) -> None:
+        """One row for each seed that took a step since its last row."""
         notes, best = self.notes, self.state.best
+        trained, notes.trained = notes.trained, 0.0
+        waited, notes.waited = notes.waited, 0.0
         applied = np.asarray(optim.applied(self.state.opt_state))  # skipped ones have no rate
         for i, one in enumerate(notes.sums):
             if one.get("steps"):
@@ -211,7 +230,7 @@ def train_and_test(
     else:
         state, saved = found
         state = parallel.shard(state, mesh)
-        notes = Notes(**{f.name: saved[f.name] for f in dataclasses.fields(Notes)})
+        notes = Notes.read(saved)
         results.rewind(notes.rows)
         show.resume(notes.step)
     session = Session(run, seeds, mesh, programs, results, show, state, notes)
@@ -221,7 +240,6 @@ def train_and_test(
         return dataclasses.asdict(notes)
 
     began, before = time.perf_counter(), notes.seconds
-    waited = trained = 0.0
     # Call borders depend on the step number alone, so any two runs of a config share them.
     while notes.step < run.steps and session.running().any():
         border = min(run.steps, (notes.step // run.eval_every + 1) * run.eval_every)
@@ -231,24 +249,25 @@ def train_and_test(
             end, shape = _call(run, notes.step, border)
             asked = time.perf_counter()
             ids = feed(run, every, notes.step, shape, end)
-            waited += time.perf_counter() - asked
+            notes.waited += time.perf_counter() - asked
             _note_order(notes.order, ids)
             steps = jnp.int32(end - notes.step)
             session.state, sums = programs.train[shape](steps, session.state, ids)
             _add(notes.sums, late)
             late, notes.step = sums, end
+            if checkpoints.due():
+                break
         _add(notes.sums, late)
-        trained += time.perf_counter() - since
+        notes.trained += time.perf_counter() - since
         notes.seconds = before + time.perf_counter() - began
         score = None
         if notes.step == border:
-            session.write_train(trained, waited)
-            waited = trained = 0.0
+            session.write_train()
             score = session.validate()
             notes.seconds = before + time.perf_counter() - began
-        last = notes.step == run.steps or not session.running().any()
-        now = last or stop.number is not None
-        checkpoints.save(notes.step, session.state, written, score, now=now)
+        ended = notes.step == run.steps or not session.running().any()
+        if ended or stop.number is not None or checkpoints.due():
+            checkpoints.save(notes.step, session.state, written, score)
         stop.check()
     session.test()
 

@@ -68,6 +68,22 @@ def as_dict(config: ConfigDict) -> Row:
     return json.loads(json.dumps(config.copy_and_resolve_references().to_dict()))
 
 
+def saved_config(workdir: Path) -> Row:
+    """config.json of a run or a comparison. UserError where there is none."""
+    path = workdir / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"--workdir={workdir} holds no run ({path.name}: {error.strerror})"
+        ) from error
+    except ValueError:
+        raise UserError(f"{path} is not JSON; choose another --workdir") from None
+    if not isinstance(config, dict) or not {"runs", "train"} & {*config}:
+        raise UserError(f"{path} is no config of a run; choose another --workdir")
+    return config
+
+
 def config_hash(config: Row) -> str:
     """Of everything that makes the numbers of one seed; 12 hex digits."""
     text = json.dumps(without_seeds(config), sort_keys=True)
@@ -119,7 +135,7 @@ def open_workdir(workdir: Path, config: Row) -> None:
     path = workdir / "config.json"
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or json.loads(path.read_text(encoding="utf-8")) != config:
+        if not path.exists() or saved_config(workdir) != config:
             write_file(path, json.dumps(config, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--workdir={workdir}: {error.strerror or error}") from error
@@ -130,19 +146,18 @@ def check_workdir(workdir: Path, config: Row) -> None:
     path = workdir / "config.json"
     try:
         if not path.exists():
-            if workdir.exists() and any(workdir.iterdir()):
+            if workdir.exists() and any(path.name != ".lock" for path in workdir.iterdir()):
                 raise UserError(
                     f"--workdir={workdir} is not empty and holds no run; choose another --workdir"
                 )
             return
-        old, new = json.loads(path.read_text(encoding="utf-8")), without_seeds(config)
-        old = without_seeds(old)
     except OSError as error:
         raise UserError(f"--workdir={workdir}: {error.strerror or error}") from error
-    except ValueError:
-        raise UserError(f"{path} is not JSON; choose another --workdir") from None
+    saved, new = saved_config(workdir), without_seeds(config)
+    try:
+        old = without_seeds(saved)
     except (AttributeError, TypeError):
-        raise UserError(f"{path} is not a config; choose another --workdir") from None
+        raise UserError(f"{path} is no config of a run; choose another --workdir") from None
     if old != new:
         raise UserError(
             f"--workdir={workdir} holds another config{difference(old, new)}; "

@@ -34,7 +34,7 @@ TOKENIZER = "tokenizer.json"
 def run_one(config: ConfigDict, workdir: Path) -> bool:
     """Runs the seeds that are not finished. True if no seed of the config diverged."""
     run = build(config)
-    with begun(workdir, as_dict(config)), listening() as stop, alone_in(workdir):
+    with listening() as stop, begun(workdir, as_dict(config)):
         return _run(run, config, workdir, f"{run.task} {run.label}", stop)
 
 
@@ -57,17 +57,15 @@ def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
             raise UserError(f"in config.runs.{name}: {error}") from error
     check_sizes(runs, config.match_params)
     plain = as_dict(config)
-    check_workdir(workdir, plain)
     for name, run in runs.items():
         check_workdir(workdir / name, plain["runs"][name])
         with Results(workdir / name, plain["runs"][name], run.task) as results:
             next_group(workdir / name, run.seeds, results.finished)
-    open_workdir(workdir, plain)
-    for name in runs:
-        open_workdir(workdir / name, plain["runs"][name])
 
     outcome = {}
-    with listening() as stop, alone_in(workdir):
+    with listening() as stop, begun(workdir, plain):
+        for name in runs:
+            open_workdir(workdir / name, plain["runs"][name])
         for name, run in runs.items():
             place = workdir / name
             try:
@@ -126,30 +124,30 @@ def _run(run: Run, config: ConfigDict, workdir: Path, name: str, stop: Stop) -> 
 
 @contextlib.contextmanager
 def begun(workdir: Path, config: Row) -> Iterator[None]:
-    """An open work directory; a new one goes again if an error comes before the first row does."""
+    """An open work directory that no other process has; nothing is written there before that is
+    sure. A new one goes again if an error comes before the first row does.
+
+    Raises UserError for a directory in use, of another config, or that cannot be written.
+    """
+    check_workdir(workdir, config)
     new = not workdir.exists()
-    open_workdir(workdir, config)
-    try:
-        yield
-    except Exception:  # an interruption is none
-        results = workdir / "results.jsonl"
-        if new and not (results.exists() and results.stat().st_size):
-            shutil.rmtree(workdir)
-        raise
-
-
-@contextlib.contextmanager
-def alone_in(workdir: Path) -> Iterator[None]:
-    """Keeps a second process out of the work directory; UserError if there is one already."""
     lock = FileLock(workdir / ".lock")
     try:
+        workdir.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise UserError(
             f"--workdir={workdir} is in use by another process; wait, or choose another --workdir"
         ) from None
+    except OSError as error:
+        raise UserError(f"--workdir={workdir}: {error.strerror or error}") from error
     try:
+        open_workdir(workdir, config)
         yield
+    except Exception:  # an interruption is none
+        if new and not any(path.stat().st_size for path in workdir.rglob("results.jsonl")):
+            shutil.rmtree(workdir)
+        raise
     finally:
         lock.release()
 

@@ -7,7 +7,6 @@ seeds, so that a comparison which was interrupted, or is still going on, can be 
 import csv
 import functools
 import io
-import json
 import math
 import re
 import statistics
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.errors import UserError
-from experiments.results import NUMBER, Row, read_rows
+from experiments.results import NUMBER, Row, read_rows, saved_config
 
 COLUMNS = (
     "task",
@@ -188,18 +187,7 @@ def read_arms(workdir: Path) -> list[Arm]:
 
     Raises UserError for a directory without a config.json of either, or with corrupt results.
     """
-    path = workdir / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"--workdir={workdir} holds no run ({path.name}: {error.strerror})"
-        ) from error
-    except ValueError:
-        raise UserError(f"{path} is not JSON") from None
-    if not isinstance(config, dict) or not {"runs", "train"} & {*config}:
-        raise UserError(f"{path} is neither of a run nor of a comparison")
-
+    path, config = workdir / "config.json", saved_config(workdir)
     runs = config.get("runs", {"": config})
     if not isinstance(runs, dict) or not runs:
         raise UserError(f"{path}: config.runs is {runs!r}; a comparison has runs by name")

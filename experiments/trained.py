@@ -1,10 +1,9 @@
 """Reads a run directory back: its config, and the parameters that its test used."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -12,20 +11,13 @@ from ml_collections import ConfigDict
 from experiments.build import Run, build
 from experiments.checkpoint import Damaged, groups, newest, place, read
 from experiments.errors import UserError
-from experiments.results import Row, difference, without_seeds
+from experiments.results import Row, difference, saved_config, without_seeds
+from seqmodels.training.state import DIVERGED
 
 
 def read_config(workdir: Path) -> ConfigDict:
     """The config of one run. Raises UserError where there is none."""
-    path = workdir / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"--workdir={workdir} holds no run ({error.strerror})") from None
-    except ValueError:
-        raise UserError(f"{path} is not JSON; choose another --workdir") from None
-    if not isinstance(config, dict) or not {"train", "runs"} & {*config}:
-        raise UserError(f"{path} is no config of a run; choose another --workdir")
+    config = saved_config(workdir)
     if "runs" in config:
         names = ", ".join(config["runs"])
         raise UserError(f"--workdir={workdir} is a comparison; choose one run in it: {names}")
@@ -33,26 +25,36 @@ def read_config(workdir: Path) -> ConfigDict:
 
 
 def rebuild(workdir: Path, config: ConfigDict) -> Run:
-    """`build` of a config that may have been written by another version; UserError says so."""
-    with of_this_version(workdir):
+    """`build` of a config that another version may have written; a UserError names its file."""
+    with of(workdir):
         return build(config)
 
 
 @contextlib.contextmanager
-def of_this_version(workdir: Path) -> Iterator[None]:
-    """UserError in the place of what a config raises that lacks a field or has one too many."""
+def of(workdir: Path) -> Iterator[None]:
+    """Names the file in the place of the command line, where a field of its config is at fault."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError) as error:  # as ConfigDict and optimizers do
-        text = str(error.args[0] if error.args else error).splitlines()[0].strip('"')
-        raise UserError(
-            f"{workdir}/config.json was written by another version ({type(error).__name__}: "
-            f"{text}); train it again with this one"
-        ) from error
+    except UserError as error:
+        raise UserError(f"{workdir}/config.json: {error}") from error
 
 
-def read_params(workdir: Path, config: ConfigDict, seed: int | None) -> tuple[Row, int, int]:
-    """Parameters of one seed as nested dicts, the seed, and the step of their checkpoint.
+class Trained(NamedTuple):
+    """What a checkpoint has of one seed.
+
+    params    as nested dicts of arrays
+    step      of the checkpoint
+    diverged  whether the seed had stopped for losses or gradients that were not finite
+    """
+
+    params: Row
+    seed: int
+    step: int
+    diverged: bool
+
+
+def read_params(workdir: Path, config: ConfigDict, seed: int | None) -> Trained:
+    """Parameters of one seed, from its newest checkpoint.
 
     The best on validation, the average or the last, as the config says for its test; `seed` None
     is the first that there is. Raises UserError where there is no sound checkpoint of it, or it is
@@ -66,8 +68,7 @@ def read_params(workdir: Path, config: ConfigDict, seed: int | None) -> tuple[Ro
         raise UserError(f"--run_seed={seed} has no checkpoint in {workdir} (there are: {known})")
     group = there[0]
     seed = group[0] if seed is None else seed
-    plain = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-    wanted, directory = without_seeds(plain), place(workdir, group)
+    wanted, directory = without_seeds(saved_config(workdir)), place(workdir, group)
     step = newest(directory)
     if step is None:
         raise UserError(f"{directory} has no checkpoint yet")
@@ -89,7 +90,8 @@ def read_params(workdir: Path, config: ConfigDict, seed: int | None) -> tuple[Ro
             for branch in branches:
                 inside = inside.setdefault(branch, {})
             inside[last] = np.asarray(leaf[group.index(seed)])
-    return params, seed, step
+    status = leaves["status"][group.index(seed)]
+    return Trained(params, seed, step, diverged=bool(status == DIVERGED))
 
 
 def _tuples(value: Any) -> Any:

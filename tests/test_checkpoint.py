@@ -19,7 +19,7 @@ def saved(tmp_path, tree):
     """`tree` in a checkpoint at step 1, reopened."""
     for _ in range(2):
         found = Checkpoints(tmp_path, (0,), {"label": "lstm"})
-        found.save(1, tree, dict, now=True)
+        found.save(1, tree, dict)
         found.close()
     return Checkpoints(tmp_path, (0,), {"label": "lstm"})
 
@@ -88,7 +88,7 @@ def test_newest_checkpoint_stays_beside_the_best(tmp_path):
     """Also when a score is NaN, which is the worst."""
     found = Checkpoints(tmp_path, (0,), {}, keep=1, higher=True)
     for step, score in enumerate([0.1, 0.9, float("nan"), 0.3], 1):
-        found.save(step, {"a": np.full(1, step)}, dict, score, now=True)
+        found.save(step, {"a": np.full(1, step)}, dict, score)
     found.close()
     kept = {int(p.name) for p in (tmp_path / "checkpoints/seeds_0").glob("[0-9]*")}
     assert kept == {2, 4}
@@ -104,7 +104,7 @@ def main():
     saved = Checkpoints(work, (0,), {})
     shutil.rmtree(work / "checkpoints/seeds_0")
     (work / "checkpoints/seeds_0").write_text("in the way")
-    saved.save(1, {"a": __import__("numpy").zeros(3)}, dict, now=True)
+    saved.save(1, {"a": __import__("numpy").zeros(3)}, dict)
     saved.close()
     print("saved")
 cli.guarded(main)

@@ -83,9 +83,9 @@ ROW = {"kind": "final", "seed": 0, **FINAL}
     [
         ("config.json", lambda path: path.write_text("{"), "is not JSON"),
         ("config.json", lambda path: path.write_bytes(b"\xff\xfe"), "is not JSON"),
-        ("config.json", lambda path: path.write_text("[]"), "is not a config"),
-        ("config.json", lambda path: path.write_text('{"train": 5}'), "is not a config"),
-        ("config.json", lambda path: path.write_text('{"runs": []}'), "is not a config"),
+        ("config.json", lambda path: path.write_text("[]"), "is no config of a run"),
+        ("config.json", lambda path: path.write_text('{"train": 5}'), "is no config of a run"),
+        ("config.json", lambda path: path.write_text('{"runs": []}'), "is no config of a run"),
         ("config.json", lambda path: change(path, without("model")), "config.model is absent"),
         ("config.json", lambda path: path.unlink(), "is not empty and holds no run"),
         ("results.jsonl", lambda path: path.write_text("nonsense\n"), ":1 is not a row"),

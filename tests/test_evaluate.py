@@ -16,7 +16,7 @@ from test_streams import TEXT, letters
 
 from configs.base import set_task
 from experiments import evaluate as evaluating
-from experiments import streams
+from experiments import evaluation, streams
 from experiments.errors import UserError
 from experiments.evaluation import evaluate
 from experiments.results import as_dict
@@ -97,6 +97,20 @@ def test_a_task_is_scored_on_the_rows_of_its_test(name, trained):
             assert row[field] == pytest.approx(test[field], rel=1e-6), field
     assert {row["metric"] for row in found} == {row["metric"] for row in rows_of(run, "final")}
     assert "perplexity" not in found[0]
+
+
+def test_a_seed_that_diverged_has_no_score(tmp_path, capsys):
+    """The parameters of its last good step are those of no trained model."""
+    config = drawn(tmp_path, seeds=2)
+    config.model.activation = "relu"
+    config.optimizer.update({"name": "sgd", "learning_rate": 1e30, "clip": None})
+    assert not run_one(config, tmp_path / "run")
+    found = evaluate(tmp_path / "run")
+    assert len(found) == 4 and all(row["diverged"] for row in found)
+    assert all((row["score"], row["loss"], row["weight"]) == (None, None, 0) for row in found)
+    capsys.readouterr()
+    evaluation.show(found)
+    assert capsys.readouterr().out.count("diverged") == 4
 
 
 @pytest.mark.parametrize("name", ["rows", "stream"])
@@ -237,11 +251,11 @@ def of_a_comparison(run):
     {
         "comparison": (of_a_comparison, ["is a comparison", "one run in it: one"]),
         "no checkpoint": (lambda run: shutil.rmtree(run / "checkpoints"), ["has no checkpoint"]),
-        "fewer fields": (without("train.accumulate"), ["another version", "'accumulate'"]),
-        "fewer of the model": (without("model.dtype"), ["another version", "'dtype'"]),
+        "fewer fields": (without("train.accumulate"), ["config.train.accumulate is missing"]),
+        "fewer of the model": (without("model.dtype"), ["config.model.dtype is missing"]),
         "one too many": (
             with_value("optimizer", "nesterov", True),
-            ["another version", "nesterov"],
+            ["config.json: config.optimizer.nesterov is read by nothing"],
         ),
         "impossible": (with_value("train", "batch", 0), ["config.train.batch=0"]),
         "edited": (with_value("train", "batch", 3), ["config.train.batch is 2 there and 3 here"]),

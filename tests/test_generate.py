@@ -90,7 +90,7 @@ def test_each_seed_of_the_run_has_a_text_of_its_own(said):
 def test_text_is_that_of_the_parameters_that_were_tested(trained):
     """A run with an average tests the average."""
     config = read_config(trained)
-    average, seed, step = read_params(trained, config, None)
+    average, seed, step, diverged = read_params(trained, config, None)
     with config.unlocked():
         config.train.average = 0.0
     last, *_ = read_params(trained, config, None)
@@ -137,6 +137,13 @@ def without(field):
     return change
 
 
+def test_a_seed_that_diverged_writes_nothing(trained, said, monkeypatch):
+    found = read_params(trained, read_config(trained), 1)._replace(diverged=True)
+    monkeypatch.setattr("experiments.trained.read_params", lambda *args: found)
+    with pytest.raises(UserError, match="seed 1 of --workdir=.* diverged by step 200"):
+        said(run_seed=1)
+
+
 def with_value(group, leaf, value):
     def change(run):
         path = run / "config.json"
@@ -169,7 +176,7 @@ def of_a_comparison(run):
             ["tokenizer.json: tokenizer kind is 'runes'"],
         ),
         "classifier": (with_value("model", "readout", "last"), ["no run of a language model"]),
-        "fewer fields": (without("model.tied"), ["written by another version", "'tied'"]),
+        "fewer fields": (without("model.tied"), ["config.json: config.model.tied is missing"]),
         "edited": (
             with_value("model", "features", 17),
             ["not that of its checkpoint (config.model.features is 16 there and 17 here)"],

@@ -1,5 +1,6 @@
 """What the loop writes down, from a state made by hand."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -7,6 +8,7 @@ import pytest
 from test_experiments import tiny
 
 from experiments.build import build
+from experiments.errors import UserError
 from experiments.loop import Notes, Session
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")  # optax mixes dtypes
@@ -29,9 +31,10 @@ def written(applied, best=None, **sums):
         results=SimpleNamespace(write=lambda kind, seed, **row: rows.append(row)),
         show=None,
         state=SimpleNamespace(opt_state=opt_state, best=best),
-        notes=Notes(4, 0, 0.0, [SUMS | SEEN | sums], [0], [None]),
+        notes=Notes(4, 0, 0.0, [SUMS | SEEN | sums], [0], [None], trained=2.0, waited=0.5),
     )
-    session.write_train(trained=1.0, waited=0.0)
+    session.write_train()
+    assert (session.notes.trained, session.notes.waited) == (0.0, 0.0)
     return rows
 
 
@@ -47,7 +50,16 @@ def test_the_rate_is_that_of_the_last_update_that_was_applied():
 def test_rows_are_averages_of_what_was_seen():
     (row,) = written(4)
     assert (row["loss"], row["score"], row["grad_norm"], row["clipped"]) == (1.0, 0.5, 1.5, 0.5)
+    assert (row["tokens_per_second"], row["waiting"]) == (4.0, 0.25)
     assert (row["padding"], row["h_norm"], row["lengths"]) == (pytest.approx(0.2), 0.5, {"4": 2})
     assert not written(4, steps=0.0), "a seed that took no step has no row"
     (empty,) = written(4, batches=0.0, real=0.0, slots=0.0, lengths=[0.0], h_norm=0.0)
     assert (empty["padding"], empty["h_norm"], empty["lengths"]) == (1.0, 0.0, {})
+
+
+def test_notes_of_another_version_are_refused_by_name():
+    notes = dataclasses.asdict(Notes.fresh(2))
+    assert Notes.read({**notes, "digest": "", "config": {}}) == Notes.fresh(2)
+    del notes["order"]
+    with pytest.raises(UserError, match="its notes have no order"):
+        Notes.read(notes)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import probes
 import pytest
 from table import INPUTS, apply, assert_close, jit, module_params
@@ -269,3 +270,15 @@ def test_models_carry_on_where_they_stopped():
         y, carry = apply(model)(variables, X[:, part], carry, **flags)
         outputs.append(y)
     assert_close((np.concatenate(outputs, axis=1), carry), (whole, final), 1e-6)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_language_model_starts_by_knowing_nothing(tied):
+    """Its loss is that of answers all alike, also where the output shares the embedding."""
+    vocabulary, width = 100, 64
+    model = SequenceLabeller(Stack((LSTM(width),)), vocabulary, Embed(vocabulary, width), tied=tied)
+    ids = jax.random.randint(jax.random.key(1), (4, 50), 1, vocabulary)
+    variables = model.init(jax.random.key(0), ids)
+    logits, _ = model.apply(variables, ids)
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], ids[:, 1:]).mean()
+    assert abs(float(loss) - np.log(vocabulary)) < 0.1

@@ -222,7 +222,8 @@ def by_hand(outcomes, allowed, params):
         if outcome in ("good", "other"):
             trace = 0.5 * trace + {"good": [1, -2], "other": [2, 0.5]}[outcome]
             params = params - 0.5 * trace
-            average = 0.75 * average + 0.25 * params
+            decay = min(0.75, (1 + step) / (10 + step))
+            average = decay * average + (1 - decay) * params
         if bad == allowed:
             break
     return params, trace, average, step, bad, bad == allowed

@@ -1,5 +1,6 @@
 """Many to many: a class or a number for every step. With `tied`, or without: a language model."""
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -20,7 +21,9 @@ class SequenceLabeller(nn.Module):
     input_dropout  on what the stack reads, likewise
     start     of the head's bias, one number for each output; None: zeros
     tied      the head's kernel is the embedding (Press & Wolf 2017, arXiv:1608.05859), so inputs
-              and outputs are the same ids, and the stack is as wide as the embedding
+              and outputs are the same ids, and the stack is as wide as the embedding. Divided by
+              the root of that width, as in T5 (Raffel et al. 2020, arXiv:1910.10683): the vectors
+              start with variance 1, and logits as large as that would
 
     Outputs at masked steps are the head's bias: what scores them has the mask.
     Raises ValueError for a dropout that is no probability, or for sizes that cannot be tied.
@@ -75,5 +78,5 @@ class SequenceLabeller(nn.Module):
             raise ValueError(
                 f"tied: the stack is {y.shape[-1]} wide and the embedding {self.embed.features}"
             )
-        logits = self.embed.attend(y) + self.bias[None, None, :].astype(y.dtype)
-        return jnp.asarray(logits), carry
+        logits = self.embed.attend(y / math.sqrt(y.shape[-1]))
+        return jnp.asarray(logits + self.bias[None, None, :].astype(y.dtype)), carry

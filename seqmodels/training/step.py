@@ -34,7 +34,8 @@ class Learner(NamedTuple):
     max_bad_steps   non-finite steps in a row after which a seed stops as DIVERGED
     accumulate      batches whose gradients add up to one update
     clip            the limit that `optimizer` clips at, for counting how often it does
-    average         decay of the moving average of the parameters that is evaluated; 0 for none
+    average         decay of the moving average of the parameters that is evaluated, after n
+                    updates at most (1 + n) / (10 + n); 0 for none
     selection       what to do with validation scores; None: nothing
     """
 
@@ -107,7 +108,10 @@ def update(
     params = optax.apply_updates(state.params, updates)
     average = state.average
     if average is not None:
-        average = optax.incremental_update(params, average, 1 - learner.average)
+        # A short memory at first, or the start would be in the average for 1 / (1 - decay) updates.
+        count = (state.step + 1).astype(jnp.float32)
+        decay = jnp.minimum(learner.average, (1 + count) / (10 + count))
+        average = optax.incremental_update(params, average, 1 - decay)
 
     apply = finite & (weight > 0)
     new, old = (params, opt_state, average), (state.params, state.opt_state, state.average)
