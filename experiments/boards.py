@@ -2,15 +2,19 @@
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
 class Boards:
-    """Written by tensorboardX, which needs no TensorFlow."""
+    """Written by tensorboardX, which needs no TensorFlow.
 
-    def __init__(self, directory: Path):
-        self._directory = directory
+    rows: reads all rows of results.jsonl.
+    """
+
+    def __init__(self, directory: Path, rows: Callable[[], list[dict[str, Any]]]):
+        self._directory, self._rows = directory, rows
         self._writers: dict[int, Any] = {}
 
     def write(self, kind: str, seed: int, fields: dict[str, Any]) -> None:
@@ -20,8 +24,6 @@ class Boards:
         there is of an attempt that was interrupted: it may have rows that the run went back
         behind, and lack some that a kill kept from the disk. So all of it is written again.
         """
-        from experiments.results import read_rows
-
         if seed in self._writers:
             self._add(kind, seed, fields)
             return
@@ -31,7 +33,7 @@ class Boards:
         if not old:
             self._add(kind, seed, fields)
             return
-        for row in read_rows(self._directory.parent / "results.jsonl"):
+        for row in self._rows():
             if row["seed"] == seed:
                 self._add(row["kind"], seed, row)
         for path in old:

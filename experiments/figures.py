@@ -77,7 +77,8 @@ def learning_curves(arms: list[Arm], style: dict[str, Style]) -> str:
     for arm in arms:
         _curve(axes, arm, style[arm.label])
     axes.set_xlim(left=0)
-    _scale(axes, [y for arm in arms for _, ys in arm.curves().values() for y in ys])
+    if not any(arm.scale.higher_is_better for arm in arms if arm.finals):
+        _scale(axes, [y for arm in arms for _, ys in arm.curves().values() for y in ys])
     chances = {_chance(arm) for arm in arms if arm.finals}
     _level(axes, [(f"chance {chance:.4g}", chance) for chance in chances], GREY, "--")
     thresholds = {arm.threshold for arm in arms if arm.threshold is not None}

@@ -185,7 +185,7 @@ class Results:
             if row.get("config", self.common["config"]) != self.common["config"]:
                 raise UserError(f"{self.path} has rows of another config; choose another --workdir")
         self.finished = {row["seed"]: row["status"] for row in rows if row["kind"] == "final"}
-        self._boards = Boards(workdir / "tensorboard")
+        self._boards = Boards(workdir / "tensorboard", lambda: read_rows(self.path))
 
     def __enter__(self) -> "Results":
         return self

@@ -49,7 +49,8 @@ def test_notebooks_are_stripped(path):
 
 @every_notebook
 def test_notebooks_import_the_library_and_define_none_of_it(path):
-    """No class, no name that the library has, and all imports in the first cell."""
+    """No class, no name that the library has, and all imports in the first cell, or in the one
+    after it has gone to the checkout."""
     tree = [ast.parse(p.read_text()) for p in (ROOT / "seqmodels").rglob("*.py")]
     public = {
         node.name
@@ -64,7 +65,8 @@ def test_notebooks_import_the_library_and_define_none_of_it(path):
             if isinstance(node, ast.FunctionDef):
                 assert node.name not in public, f"cell {name} redefines {node.name}"
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                assert number == 0, f"cell {name} imports; the first cell should"
+                first = number == 1 and "os.chdir" in cells[0][1]
+                assert number == 0 or first, f"cell {name} imports; the first cell should"
 
 
 @pytest.mark.slow
@@ -76,8 +78,7 @@ def test_K04_notebooks_run_headless(path, tmp_path):
     if path.name.startswith("04_"):
         pytest.importorskip("torch", reason="the notebook brings a PyTorch model")
     before = path.read_bytes()
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "SEQMODELS_NOTEBOOK_QUICK": "1",
         "IPYTHONDIR": str(tmp_path / "ipython"),
         "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
