@@ -8,10 +8,11 @@ from ml_collections import ConfigDict
 
 from experiments.errors import UserError, at_least, blame, one_of
 from experiments.memory import need_for_arrays
-from experiments.sources import Drawn, Source, resident
+from experiments.sources import Drawn, Facts, Source, resident
 from experiments.streams import Streamed, continued
 from seqmodels.data import DATASETS
 from seqmodels.data.prepare import SPLITS
+from seqmodels.data.rows import Rows
 from seqmodels.tasks import TASKS
 
 
@@ -108,9 +109,6 @@ def build_data(config: ConfigDict, dataset: Any) -> Source:
                 f"config.train.buckets={tuple(train.buckets)}: chunks are all of "
                 f"config.train.chunk={train.chunk} steps; set it to ()"
             )
-    with blame("config.task"):
-        text = hasattr(dataset, "tokenizer") and dataset.spec.tokens
-        shared["tokenizer"] = dataset.tokenizer() if text else None
     if hasattr(dataset, "chunk"):
         return build_streamed(config, dataset, shared)
     for field in ("workers", "prefetch"):
@@ -121,18 +119,15 @@ def build_data(config: ConfigDict, dataset: Any) -> Source:
             )
     with blame("config.task"):
         splits = {split: dataset.load(split) for split in SPLITS}
-        spec, chance = dataset.spec, dataset.chance()
-        shared["baselines"] = dataset.baselines() if hasattr(dataset, "baselines") else None
-        if hasattr(dataset, "frequencies"):
-            shared["frequencies"] = dataset.frequencies()
+        spec, facts = dataset.spec, of_rows(dataset, splits)
     if train.chunk is None:
         with blame("config.train.buckets"):
             return resident(
                 spec,
                 splits,
+                facts,
                 widths=tuple(train.buckets),
                 shuffle=train.shuffle is not False,
-                chance=chance,
                 **shared,
             )
     if not spec.per_step:
@@ -140,7 +135,19 @@ def build_data(config: ConfigDict, dataset: Any) -> Source:
             f"config.train.chunk={train.chunk}: {name} asks for one answer a row, which chunks "
             "would cut apart; set it to None"
         )
-    return continued(spec, splits, steps=train.chunk, chance=chance, **shared)
+    return continued(spec, splits, facts, steps=train.chunk, **shared)
+
+
+def of_rows(dataset: Any, splits: dict[str, Rows]) -> Facts:
+    train, text = splits["train"], hasattr(dataset, "tokenizer") and dataset.spec.tokens
+    return Facts(
+        chance={split: dataset.chance(train, rows) for split, rows in splits.items()},
+        baselines=dataset.baselines(train, splits["test"])
+        if hasattr(dataset, "baselines")
+        else None,
+        tokenizer=dataset.tokenizer() if text else None,
+        frequencies=dataset.frequencies(train) if hasattr(dataset, "frequencies") else None,
+    )
 
 
 def build_streamed(config: ConfigDict, dataset: Any, shared: dict[str, Any]) -> Source:
@@ -159,7 +166,7 @@ def build_streamed(config: ConfigDict, dataset: Any, shared: dict[str, Any]) -> 
         return Streamed(
             dataset.spec,
             dataset,
-            dataset.chance(),
+            Facts(dataset.chance(), tokenizer=dataset.tokenizer()),
             steps=train.chunk,
             workers=workers,
             prefetch=prefetch,

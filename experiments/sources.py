@@ -26,11 +26,29 @@ class Part(NamedTuple):
     ids: Any  # leaves [N, ...] with N >= batches; None where batches are drawn
 
 
+class Facts(NamedTuple):
+    """What is known beside the rows. All None where they are drawn.
+
+    chance       score of each split without looking at inputs
+    baselines    test scores, by name, of answers that need no training
+    tokenizer    of text
+    frequencies  of yes, for each output, in training
+    """
+
+    chance: dict[str, float] | None = None
+    baselines: dict[str, float] | None = None
+    tokenizer: Any = None
+    frequencies: np.ndarray | None = None
+
+
 class Source(Protocol):
     """`length` is None for rows as in training; a data set has no other."""
 
     @property
     def spec(self) -> Spec: ...
+
+    @property
+    def facts(self) -> Facts: ...
 
     @property
     def eval_batch(self) -> int: ...
@@ -55,7 +73,9 @@ class Source(Protocol):
     def confirms(self) -> bool:
         """Whether a fresh set can be drawn to confirm that a seed has solved the task."""
 
-    def chance(self, length: int | None) -> float: ...
+    def chance(self, length: int | None = None, split: str = "test") -> float:
+        """The score without looking at inputs, of what `parts(split, length)` gives."""
+        ...
 
     def shapes(self) -> tuple[Any, ...]:
         """Every shape of training batches, hashable; each has a program."""
@@ -86,6 +106,7 @@ class Drawn:
     lengths: tuple[int, ...]
 
     confirms: ClassVar[bool] = True
+    facts: ClassVar[Facts] = Facts()
     data: ClassVar[None] = None
     carried: ClassVar[bool] = False
     per_epoch: ClassVar[None] = None
@@ -94,7 +115,7 @@ class Drawn:
     def spec(self) -> Spec:
         return self.task.spec
 
-    def chance(self, length: int | None) -> float:
+    def chance(self, length: int | None = None, split: str = "test") -> float:
         return self.task.chance(self.length if length is None else length)
 
     def shapes(self) -> tuple[None]:
@@ -128,10 +149,11 @@ class DataSetSource:
     confirms: ClassVar[bool] = False
     lengths: ClassVar[tuple[None]] = (None,)
     spec: Spec
-    unconditional: float  # the score without looking at inputs
+    facts: Facts
 
-    def chance(self, length: int | None) -> float:
-        return self.unconditional
+    def chance(self, length: int | None = None, split: str = "test") -> float:
+        assert self.facts.chance is not None
+        return self.facts.chance[split]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,12 +164,9 @@ class Resident(DataSetSource):
     data: Rows  # all splits, one behind the other
     splits: dict[str, dict[int, np.ndarray]]  # row ids by split and width
     order: Order
-    unconditional: float
+    facts: Facts
     batch: int
     eval_batch: int
-    tokenizer: Any = None
-    frequencies: np.ndarray | None = None
-    baselines: dict[str, float] | None = None
 
     carried: ClassVar[bool] = False
 
@@ -185,16 +204,13 @@ class Resident(DataSetSource):
 def resident(
     spec: Spec,
     splits: dict[str, Rows],
+    facts: Facts,
     *,
     batch: int,
     eval_batch: int,
     accumulate: int,
     widths: tuple[int, ...],
     shuffle: bool,
-    chance: float,
-    tokenizer: Any = None,
-    frequencies: np.ndarray | None = None,
-    baselines: dict[str, float] | None = None,
 ) -> Resident:
     """`widths` of the buckets; empty: one, as wide as the longest row of all splits.
 
@@ -207,9 +223,7 @@ def resident(
         ids = np.arange(len(rows.lengths), dtype=np.int32) + first[name]
         by_split[name] = by_length(ids, np.asarray(rows.lengths), widths)
     order = Order(by_split["train"], batch * accumulate, shuffle)
-    return Resident(
-        spec, data, by_split, order, chance, batch, eval_batch, tokenizer, frequencies, baselines
-    )
+    return Resident(spec, data, by_split, order, facts, batch, eval_batch)
 
 
 def joined(

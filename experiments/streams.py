@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Generator, Iterator
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import jax
 import numpy as np
 
 from experiments.errors import blame
-from experiments.sources import DataSetSource, Part, joined
+from experiments.sources import DataSetSource, Facts, Part, joined
 from seqmodels.data.rows import Rows, Stream, as_stream, chunk, chunks
 from seqmodels.data.streamed import batches
 from seqmodels.training.step import Draw
@@ -23,14 +23,11 @@ class Continued(DataSetSource):
     spec: Spec
     data: Stream  # all splits, one behind the other
     splits: dict[str, tuple[int, int]]  # first step and number of steps
-    unconditional: float
+    facts: Facts
     batch: int
     eval_batch: int
     steps: int  # of one chunk
     accumulate: int
-    tokenizer: Any = None
-    frequencies: np.ndarray | None = None
-    baselines: dict[str, float] | None = None
 
     carried: ClassVar[bool] = True
 
@@ -81,16 +78,13 @@ class Streamed(DataSetSource):
 
     spec: Spec
     dataset: Large
-    unconditional: float
+    facts: Facts
     batch: int
     eval_batch: int
     steps: int
     accumulate: int
     workers: int
     prefetch: int
-    tokenizer: Any = None
-    frequencies: np.ndarray | None = None
-    baselines: dict[str, float] | None = None
 
     carried: ClassVar[bool] = True
     data: ClassVar[None] = None
@@ -170,28 +164,13 @@ def chunk_numbers(start: int, stop: int, per_epoch: int, accumulate: int) -> np.
 def continued(
     spec: Spec,
     splits: dict[str, Rows],
+    facts: Facts,
     *,
     batch: int,
     eval_batch: int,
     accumulate: int,
     steps: int,
-    chance: float,
-    tokenizer: Any = None,
-    frequencies: np.ndarray | None = None,
-    baselines: dict[str, float] | None = None,
 ) -> Continued:
     """A stream in chunks of `steps` steps."""
     data, _, places = joined(splits, per_step=True)
-    return Continued(
-        spec,
-        as_stream(data),
-        places,
-        chance,
-        batch,
-        eval_batch,
-        steps,
-        accumulate,
-        tokenizer,
-        frequencies,
-        baselines,
-    )
+    return Continued(spec, as_stream(data), places, facts, batch, eval_batch, steps, accumulate)

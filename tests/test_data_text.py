@@ -118,7 +118,8 @@ def test_topics_meet_the_contract_of_data_sets(data_dir, tmp_path):
         dataset.ids("dev", data_dir)
 
 
-def test_chance_of_topics_is_the_cross_entropy_of_frequencies(data_dir):
+@pytest.mark.parametrize("split", SPLITS)
+def test_chance_of_topics_is_the_cross_entropy_of_frequencies(split, data_dir):
     dataset = PydocTopics()
 
     def targets(split):
@@ -128,9 +129,10 @@ def test_chance_of_topics_is_the_cross_entropy_of_frequencies(data_dir):
 
     counts = np.bincount(targets("train"), minlength=dataset.spec.outputs) + 1.0
     outcomes = counts[1:].sum()  # padding is none
-    expected = -np.log2(counts[targets("test")] / outcomes).mean()
-    assert dataset.chance(data_dir) == pytest.approx(expected)
-    assert 4 < dataset.chance(data_dir) < 5.5  # of English text in 8 bits a byte
+    expected = -np.log2(counts[targets(split)] / outcomes).mean()
+    chance = dataset.chance(*(dataset.load(name, data_dir) for name in ("train", split)))
+    assert chance == pytest.approx(expected)
+    assert 4 < chance < 5.5  # of English text in 8 bits a byte
 
 
 def test_changed_topics_are_another_data_set(monkeypatch, data_dir, tmp_path):
@@ -256,8 +258,9 @@ def test_chance_of_files_is_the_cross_entropy_of_frequencies(tmp_path, monkeypat
     }
     counts = np.bincount(targets["train"], minlength=256) + 1.0
     outcomes = counts.sum() + 2  # UNKNOWN and BORDER
-    expected = -np.log2(counts[targets["test"]] / outcomes).mean()
+    expected = {s: -np.log2(counts[targets[s]] / outcomes).mean() for s in SPLITS}
     assert dataset.chance() == pytest.approx(expected)
+    assert len(set(expected.values())) == 3
 
 
 def test_memory_stays_at_the_size_of_a_batch(tmp_path):

@@ -236,13 +236,18 @@ def test_sounds_are_cut_into_frames(monkeypatch):
         dataset.load("train")
 
 
-def test_chance_is_the_majority_or_the_frequencies_of_train(data_dir):
-    assert Public("mnist").chance(data_dir) == pytest.approx(2 / 23)  # of 0, first of the commonest
+@pytest.mark.parametrize("split", SPLITS)
+def test_chance_is_the_majority_or_the_frequencies_of_train(split, data_dir):
+    def loaded(dataset):
+        return [dataset.load(name, data_dir) for name in ("train", split)]
+
+    most = {"train": 3 / 21, "valid": 1.0, "test": 3 / 23}[split]
+    assert Public("mnist").chance(*loaded(Public("mnist"))) == pytest.approx(most)
     dataset = Public("lm1b")
-    train, test = (dataset.load(split, data_dir).inputs[1:] for split in ("train", "test"))
+    train, scored = (rows.inputs[1:] for rows in loaded(dataset))
     counts = np.bincount(train, minlength=259) + 1.0
-    expected = -np.log2(counts[test] / counts[1:].sum()).mean()
-    assert dataset.chance(data_dir) == pytest.approx(expected)
+    expected = -np.log2(counts[scored] / counts[1:].sum()).mean()
+    assert dataset.chance(*loaded(dataset)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["imdb_reviews", "tiny_shakespeare"])

@@ -21,6 +21,7 @@ from experiments.signals import Interrupted
 from seqmodels.data import DATASETS
 from seqmodels.data.rows import Rows
 from seqmodels.data.text_files import TextFiles
+from seqmodels.data.tokenizers import target_counts, unigram_bits
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 TEXT = "".join(f"def f{n}(x):\n    return 'text {n}' * x  # {n % 7}\n\n" for n in range(18))
@@ -55,8 +56,8 @@ class InMemory:
             np.diff([*starts, size]).astype(np.int32),
         )
 
-    def chance(self):
-        return self._files.chance()
+    def chance(self, train, scored):
+        return unigram_bits(*(target_counts(rows, self.spec.outputs) for rows in (train, scored)))
 
     def tokenizer(self):
         return self._files.tokenizer()

@@ -219,7 +219,8 @@ def test_chance_and_baselines_are_those_of_a_plain_loop(data_dir):
     normaliser = dataset.normaliser(data_dir)
     (mean,), (std,) = normaliser.mean[0], normaliser.std[0]
     squares = {"chance": [], "persistence": [], "seasonal_naive": []}
-    answers = dataset.load("train", data_dir).targets.astype(np.float64).mean(axis=0)
+    train, test = (dataset.load(split, data_dir) for split in ("train", "test"))
+    answers = train.targets.astype(np.float64).mean(axis=0)
     for name in dataset.ids("test", data_dir):
         city, stamp = name.split()
         values = [(SERIES[city][hour] - mean) / std for hour in hours_from(stamp, 54)]
@@ -229,8 +230,8 @@ def test_chance_and_baselines_are_those_of_a_plain_loop(data_dir):
             squares["persistence"].append((target - values[29]) ** 2)
             squares["seasonal_naive"].append((target - values[6 + ahead]) ** 2)
     wanted = {name: np.mean(terms) for name, terms in squares.items()}
-    assert dataset.chance(data_dir) == pytest.approx(wanted.pop("chance"), rel=1e-5)
-    assert dataset.baselines(data_dir) == pytest.approx(wanted, rel=1e-5)
+    assert dataset.chance(train, test) == pytest.approx(wanted.pop("chance"), rel=1e-5)
+    assert dataset.baselines(train, test) == pytest.approx(wanted, rel=1e-5)
 
 
 # What is refused.
@@ -312,7 +313,8 @@ MANUAL = Path(os.environ.get(MANUAL_DIR_VARIABLE) or "nothing")
 )
 def test_the_real_year_is_two_cities_with_one_missing_hour(tmp_path):
     dataset = Temperatures()
-    sizes = {split: len(dataset.load(split, tmp_path).lengths) for split in SPLITS}
+    rows = {split: dataset.load(split, tmp_path) for split in SPLITS}
+    sizes = {split: len(one.lengths) for split, one in rows.items()}
     assert sizes == {"train": 11882, "valid": 1514, "test": 3266}
     ids = dataset.ids("train", tmp_path)
     assert (ids[0], dataset.ids("test", tmp_path)[-1]) == (
@@ -322,6 +324,6 @@ def test_the_real_year_is_two_cities_with_one_missing_hour(tmp_path):
     assert "sf 2010-03-14T04" in ids  # the first window after 14 March 3:00, which is missing
     crossing = hours_from("2010-03-14T03", 96, -95)
     assert not {f"sf {hour}" for hour in crossing} & set(ids)
-    baselines = dataset.baselines(tmp_path)
+    baselines = dataset.baselines(rows["train"], rows["test"])
     assert baselines["seasonal_naive"] < 1e-3 < 0.1 < baselines["persistence"]
-    assert baselines["persistence"] < 1 < dataset.chance(tmp_path) < 1.5
+    assert baselines["persistence"] < 1 < dataset.chance(rows["train"], rows["test"]) < 1.5

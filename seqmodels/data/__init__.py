@@ -27,8 +27,9 @@ from seqmodels.types import Spec
 class DataSet(Protocol):
     """What every data set offers; `split` is "train", "valid" or "test".
 
-    Sets of text also have `tokenizer(data_dir)`. One that is too large for memory has `size` and
-    `chunk` in the place of `load` and `ids` (`text_files`).
+    Sets of text also have `tokenizer(data_dir)`; where answers without training score more than
+    chance, `baselines(train, scored)` has them by name. One that is too large for memory has `size`
+    and `chunk` in the place of `load` and `ids`, and its own `chance()` (`text_files`).
     """
 
     @property
@@ -40,8 +41,8 @@ class DataSet(Protocol):
     def ids(self, split: str, data_dir: str | Path | None = None) -> np.ndarray:
         """Where each row comes from: to trace errors, and to see that splits are disjoint."""
 
-    def chance(self, data_dir: str | Path | None = None) -> float:
-        """The test score of a model that ignores its inputs."""
+    def chance(self, train: Rows, scored: Rows) -> float:
+        """The score on loaded rows of a model that ignores its inputs; `train` is all it learns."""
 
 
 DATASETS: dict[str, Callable[..., Any]] = {

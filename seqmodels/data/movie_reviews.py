@@ -77,14 +77,13 @@ class MovieReviews:
         """The number of each snippet in the file, int64 [N]."""
         return np.array([example["id"] for example in self._read(split, data_dir)], np.int64)
 
-    def chance(self, data_dir: str | Path | None = None) -> float:
-        """Test accuracy of always answering the training set's more frequent class."""
-        return majority_accuracy(self.load("train", data_dir), self.load("test", data_dir))
+    def chance(self, train: Rows, scored: Rows) -> float:
+        """Accuracy of the best answer for all rows alike, in [0, 1]."""
+        return majority_accuracy(scored)
 
-    def baselines(self, data_dir: str | Path | None = None) -> dict[str, float]:
-        """Test accuracy of naive Bayes on words and pairs of neighbours, which knows no order."""
-        train, test = (self.load(split, data_dir) for split in ("train", "test"))
-        return {"naive_bayes": naive_bayes_accuracy(train, test, VOCABULARY)}
+    def baselines(self, train: Rows, scored: Rows) -> dict[str, float]:
+        """Accuracy of naive Bayes on words and pairs of neighbours, which knows no order."""
+        return {"naive_bayes": naive_bayes_accuracy(train, scored, VOCABULARY)}
 
     def tokenizer(self, data_dir: str | Path | None = None) -> WordTokenizer:
         """The vocabulary, made of the training part alone."""

@@ -98,19 +98,19 @@ class Music:
         """The cell of the file that holds each piece, as "traindata/7", str [N]."""
         return np.array([f"{split}data/{i}" for i in range(len(self._read(split, data_dir)))])
 
-    def frequencies(self, data_dir: str | Path | None = None) -> Float[np.ndarray, "88"]:
-        """How often each key sounds in the training frames that count, float64.
+    def frequencies(self, train: Rows) -> Float[np.ndarray, "88"]:
+        """How often each key sounds in the frames of `train` that count, float64.
 
         (times + 1/2) / (frames + 1), which is neither 0 nor 1: its log-odds are where the bias of
         a readout may start.
         """
-        times, frames = _count(self.load("train", data_dir))
+        times, frames = _count(train)
         return (times + 0.5) / (frames + 1)
 
-    def chance(self, data_dir: str | Path | None = None) -> float:
-        """Nats per test frame of a model that always predicts `frequencies`."""
-        probability = self.frequencies(data_dir)
-        times, frames = _count(self.load("test", data_dir))
+    def chance(self, train: Rows, scored: Rows) -> float:
+        """Nats per frame of a model that always predicts the `frequencies` of train."""
+        probability = self.frequencies(train)
+        times, frames = _count(scored)
         total = times @ np.log(probability) + (frames - times) @ np.log1p(-probability)
         return float(-total / frames)
 

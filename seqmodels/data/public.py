@@ -177,14 +177,12 @@ class Public:
         name, rows = self._rows(split, self._source(split, data_dir))
         return np.array([f"{name}/{row}" for row in rows])
 
-    def chance(self, data_dir: str | Path | None = None) -> float:
-        """Test accuracy of always answering the commonest class of train; of language models,
-        bits per target from the frequencies in train, each symbol counted once more."""
-        train, test = (self.load(split, data_dir) for split in ("train", "test"))
+    def chance(self, train: Rows, scored: Rows) -> float:
+        """Accuracy of the best answer for all rows alike, in [0, 1]; of language models, bits per
+        target from the frequencies in train, each symbol counted once more."""
         if SOURCES[self.set].kind != "language":
-            return majority_accuracy(train, test)
-        size = self.spec.outputs
-        return unigram_bits(target_counts(train, size), target_counts(test, size))
+            return majority_accuracy(scored)
+        return unigram_bits(*(target_counts(rows, self.spec.outputs) for rows in (train, scored)))
 
     def _setting(self, name: str) -> Any:
         given = getattr(self, name)

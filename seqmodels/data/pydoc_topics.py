@@ -77,11 +77,9 @@ class PydocTopics:
         pieces = self._read(split, data_dir)
         return np.array([f"{p.topic}[{p.first}:{p.first + len(p.text)}]" for p in pieces])
 
-    def chance(self, data_dir: str | Path | None = None) -> float:
-        """Bits per target on test from the frequencies in train, each symbol counted once more."""
-        size = self.tokenizer(data_dir).size
-        train, test = (target_counts(self.load(s, data_dir), size) for s in ("train", "test"))
-        return unigram_bits(train, test)
+    def chance(self, train: Rows, scored: Rows) -> float:
+        """Bits per target from the frequencies in train, each symbol counted once more."""
+        return unigram_bits(*(target_counts(rows, self.spec.outputs) for rows in (train, scored)))
 
     def _read(self, split: str, data_dir: str | Path | None) -> list[Piece]:
         check_split(split)

@@ -87,17 +87,13 @@ class PythonTokens:
         counts = [len(self._windows(len(example["bytes"]))) for example in examples]
         return np.repeat([example["path"].decode() for example in examples], counts)
 
-    def chance(self, data_dir: str | Path | None = None) -> float:
-        """Test accuracy, over bytes, of always answering the training set's commonest kind."""
-        return majority_accuracy(self.load("train", data_dir), self.load("test", data_dir))
+    def chance(self, train: Rows, scored: Rows) -> float:
+        """Accuracy, over bytes, of the best answer for all alike, in [0, 1]."""
+        return majority_accuracy(scored)
 
-    def baselines(self, data_dir: str | Path | None = None) -> dict[str, float]:
-        """Test accuracy of the commonest kind of each byte: what needs no memory."""
-        return {
-            "each_byte_alone": symbol_accuracy(
-                self.load("train", data_dir), self.load("test", data_dir)
-            )
-        }
+    def baselines(self, train: Rows, scored: Rows) -> dict[str, float]:
+        """Accuracy of each byte's commonest kind in training: what needs no memory."""
+        return {"each_byte_alone": symbol_accuracy(train, scored)}
 
     def _windows(self, size: int) -> np.ndarray:
         """Where the windows of a file of `size` bytes start."""

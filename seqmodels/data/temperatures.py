@@ -130,23 +130,21 @@ class Temperatures:
         hours = series.hours[starts].astype("datetime64[h]").astype(str)
         return np.array([f"{c} {h}" for c, h in zip(series.city[starts], hours, strict=True)])
 
-    def chance(self, data_dir: str | Path | None = None) -> float:
-        """Test MSE of always answering the mean of the training targets, hour by hour ahead."""
-        train, test = (self.load(split, data_dir) for split in ("train", "test"))
-        return _mse(test, np.asarray(train.targets, np.float64).mean(axis=0, keepdims=True))
+    def chance(self, train: Rows, scored: Rows) -> float:
+        """MSE of always answering the mean of the training targets, hour by hour ahead."""
+        return _mse(scored, np.asarray(train.targets, np.float64).mean(axis=0, keepdims=True))
 
-    def baselines(self, data_dir: str | Path | None = None) -> dict[str, float]:
-        """Test MSE of forecasts that need no training, by name.
+    def baselines(self, train: Rows, scored: Rows) -> dict[str, float]:
+        """MSE of forecasts that need no training, by name.
 
         persistence     the last hour's temperature
         seasonal_naive  that of the same hour of the last day
         """
-        test = self.load("test", data_dir)
-        steps = np.asarray(test.starts)[:, None] + np.arange(self.context)
-        history = np.asarray(test.inputs)[steps, 0]
+        steps = np.asarray(scored.starts)[:, None] + np.arange(self.context)
+        history = np.asarray(scored.inputs)[steps, 0]
         return {
-            "persistence": _mse(test, persistence(history, self.horizon)),
-            "seasonal_naive": _mse(test, seasonal_naive(history, self.horizon, DAY)),
+            "persistence": _mse(scored, persistence(history, self.horizon)),
+            "seasonal_naive": _mse(scored, seasonal_naive(history, self.horizon, DAY)),
         }
 
     def normaliser(self, data_dir: str | Path | None = None) -> Normaliser:

@@ -68,7 +68,7 @@ class TextFiles:
             raise ValueError(f"encoding is {self.encoding!r}; allowed: None, 'utf-8'")
 
     def tokenizer(self, data_dir: str | Path | None = None) -> ByteTokenizer:
-        """That of all files; here and in `chance`, `data_dir` is without meaning."""
+        """That of all files; `data_dir` is without meaning."""
         return ByteTokenizer()
 
     def size(self, split: str) -> int:
@@ -135,9 +135,10 @@ class TextFiles:
             reset=mask & (new | (at == first)) | (time == 0),
         )
 
-    def chance(self, data_dir: str | Path | None = None) -> float:
-        """Bits per byte on test from the frequencies in train; reads both through."""
-        return unigram_bits(self._counts("train"), self._counts("test"))
+    def chance(self) -> dict[str, float]:
+        """Bits per byte of each split from the frequencies in train; reads all files through."""
+        counts = {split: self._counts(split) for split in SPLITS}
+        return {split: unigram_bits(counts["train"], here) for split, here in counts.items()}
 
     def _counts(self, split: str) -> np.ndarray:
         """How often each id is a target: every byte but the first, the next of none."""
