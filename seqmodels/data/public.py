@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from seqmodels.data.chance import majority_accuracy
+from seqmodels.data.nested import carve
 from seqmodels.data.prepare import check_split, default_data_dir, opened, prepare, undamaged
 from seqmodels.data.rows import Rows, pack
 from seqmodels.data.tokenizers import (
@@ -46,7 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-class Source(NamedTuple):
+class Entry(NamedTuple):
     """What a public set has and how it is read.
 
     package   of tensorflow_datasets that knows it
@@ -55,6 +56,7 @@ class Source(NamedTuple):
     features  that are read; several texts are joined by a space
     shape     of an image: pixels and channels
     splits    official names of train, valid and test; None: carved out of train
+    nested    texts of train are parts of others there: what is carved shares none with the rest
     """
 
     package: str
@@ -63,23 +65,27 @@ class Source(NamedTuple):
     classes: int = 0
     shape: tuple[int, int] = (0, 0)
     splits: tuple[str, str | None, str] = ("train", None, "test")
+    nested: bool = False
 
 
 _OFFICIAL = ("train", "validation", "test")
 
-SOURCES = {
-    "mnist": Source("image_classification", "image", ("image",), 10, (784, 1)),
-    "fashion_mnist": Source("image_classification", "image", ("image",), 10, (784, 1)),
-    "kmnist": Source("image_classification", "image", ("image",), 10, (784, 1)),
-    "cifar10": Source("image_classification", "image", ("image",), 10, (1024, 3)),
-    "imdb_reviews": Source("text", "text", ("text",), 2),
+SOURCES: dict[str, Entry] = {
+    "mnist": Entry("image_classification", "image", ("image",), 10, (784, 1)),
+    "fashion_mnist": Entry("image_classification", "image", ("image",), 10, (784, 1)),
+    "kmnist": Entry("image_classification", "image", ("image",), 10, (784, 1)),
+    "cifar10": Entry("image_classification", "image", ("image",), 10, (1024, 3)),
+    "imdb_reviews": Entry("text", "text", ("text",), 2),
     # The labels of its official test split are not public: the official valid split is the test.
-    "glue/sst2": Source("text", "text", ("sentence",), 2, splits=("train", None, "validation")),
-    "ag_news_subset": Source("text", "text", ("title", "description"), 4),
-    "yelp_polarity_reviews": Source("text", "text", ("text",), 2),
-    "tiny_shakespeare": Source("text", "language", ("text",), splits=_OFFICIAL),
-    "lm1b": Source("text", "language", ("text",)),
-    "speech_commands": Source("audio", "audio", ("audio",), 12, splits=_OFFICIAL),
+    # That has whole sentences, and train has sentences and most of their phrases.
+    "glue/sst2": Entry(
+        "text", "text", ("sentence",), 2, splits=("train", None, "validation"), nested=True
+    ),
+    "ag_news_subset": Entry("text", "text", ("title", "description"), 4),
+    "yelp_polarity_reviews": Entry("text", "text", ("text",), 2),
+    "tiny_shakespeare": Entry("text", "language", ("text",), splits=_OFFICIAL),
+    "lm1b": Entry("text", "language", ("text",)),
+    "speech_commands": Entry("audio", "audio", ("audio",), 12, splits=_OFFICIAL),
 }
 
 
@@ -97,7 +103,10 @@ class Public:
 
     Splits are the official ones; where there is no valid, every tenth row of the official train
     split is it, and train has the others. Of glue/sst2 the official valid is the test, whose own
-    labels are not public. All that is used stands in memory: of lm1b, with 30 million sentences,
+    labels are not public, and every tenth whole sentence of train is valid, whose phrases are left
+    out of train (`nested.carve`). Otherwise rows are told apart by number alone: texts that occur
+    twice, reviews of one film or shop, and phrases of one sentence of glue/sst2 that is not whole
+    in it may stand in train and valid. All that is used stands in memory: of lm1b, with 30 million sentences,
     ask for a part.
     """
 
@@ -174,7 +183,7 @@ class Public:
 
     def ids(self, split: str, data_dir: str | Path | None = None) -> np.ndarray:
         """Official split and position in it of each row, as "train/17", str [N]."""
-        name, rows = self._rows(split, self._source(split, data_dir))
+        name, rows = self._rows(split, self._source(split, data_dir), data_dir)
         return np.array([f"{name}/{row}" for row in rows])
 
     def chance(self, train: Rows, scored: Rows) -> float:
@@ -206,7 +215,7 @@ class Public:
 
     def _examples(self, split: str, data_dir: str | Path | None) -> Iterator[dict[str, Any]]:
         stored = self._source(split, data_dir)
-        _, rows = self._rows(split, stored)
+        _, rows = self._rows(split, stored, data_dir)
         if not len(rows):
             raise ValueError(f"{self.set} has no examples for split {split!r}")
         with undamaged(self._place(data_dir)):
@@ -235,11 +244,17 @@ class Public:
         name = {"train": train, "valid": valid or train, "test": test}[split]
         return name, valid is None and split != "test"
 
-    def _rows(self, split: str, stored: Any) -> tuple[str, np.ndarray]:
+    def _rows(self, split: str, stored: Any, data_dir: str | Path | None) -> tuple[str, np.ndarray]:
+        """The official split and the rows of it that this one has."""
         name, shared = self._official(split)
         rows = np.arange(len(stored))
         if shared:
-            rows = rows[(rows % CARVED == CARVED - 1) == (split == "valid")]
+            if SOURCES[self.set].nested:
+                with undamaged(self._place(data_dir)):
+                    texts = [_text(stored[row], SOURCES[self.set]) for row in rows]
+                rows = carve(texts, CARVED)[split]
+            else:
+                rows = rows[(rows % CARVED == CARVED - 1) == (split == "valid")]
         return name, rows[: self.max_examples]
 
 
@@ -250,20 +265,20 @@ def _words(dataset: Public, directory: str) -> WordTokenizer:
     return WordTokenizer.fit(texts, MIN_COUNT, dataset._setting("words"))
 
 
-def _pixels(example: dict[str, Any], source: Source) -> np.ndarray:
+def _pixels(example: dict[str, Any], source: Entry) -> np.ndarray:
     """[T, E] in [0, 1]."""
     (name,) = source.features
     return example[name].reshape(source.shape).astype(np.float32) / 255
 
 
-def _frames(example: dict[str, Any], source: Source, frame: int) -> np.ndarray:
+def _frames(example: dict[str, Any], source: Entry, frame: int) -> np.ndarray:
     """[T, frame] in [-1, 1], of samples of 16 bits."""
     (name,) = source.features
     samples = example[name].astype(np.float32) / 2**15
     return np.pad(samples, (0, -len(samples) % frame)).reshape(-1, frame)
 
 
-def _text(example: dict[str, Any], source: Source) -> str:
+def _text(example: dict[str, Any], source: Entry) -> str:
     """Stored as bytes; mocked data have str."""
     texts = (example[name] for name in source.features)
     return " ".join(text if isinstance(text, str) else text.decode() for text in texts)
