@@ -14,6 +14,7 @@ from configs import char_lm
 def get_config(cell: str = "lstm") -> ConfigDict:
     config = char_lm.get_config(cell)
     config.label = f"{cell} on files"
+    config.model.features = {"rnn": 487, "lstm": 256, "gru": 295}[cell]
     with config.unlocked():
         config.task = ConfigDict({"name": "text_files", "path": "README.md"})
         config.task.separator = placeholder(str)  # ends a document, as in "\n\n\n"

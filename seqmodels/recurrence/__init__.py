@@ -15,21 +15,13 @@ from seqmodels.types import Array, Carry, Key, Noise, Params, cast_like
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {"reference": reference.scan, "fused": fused.scan}
 
 
-SMALL = 100
-"""Features below which, on a CPU, the plain scan's backward pass takes less processor time: the
-products are too small to repay what "fused" stores for them (GRU of 74 features, B = 30, T = 64:
-12 ms against 22; at 128 features 213 against 190)."""
-
-
 def choose(cell: Any, implementation: str = "auto") -> str:
     """The name of the implementation that `run` uses, from static facts only.
 
-    "auto" takes "fused", which serves every cell, or "reference" for a SMALL cell on a CPU.
-    Raises ValueError for a name that does not exist.
+    "auto" takes "fused", which serves every cell. Raises ValueError for a name that does not exist.
     """
     if implementation == "auto":
-        small = getattr(cell, "features", SMALL) < SMALL
-        return "reference" if small and jax.default_backend() == "cpu" else "fused"
+        return "fused"
     if implementation not in IMPLEMENTATIONS:
         allowed = ", ".join(["auto", *IMPLEMENTATIONS])
         raise ValueError(f"implementation={implementation!r} is not one of {allowed}")
@@ -74,10 +66,10 @@ def run(
     Raises ValueError, naming the argument or leaf, for shapes, dtypes and lengths that do not fit.
     """
     scan = IMPLEMENTATIONS[choose(cell, implementation)]
-    if jnp.ndim(x) < 3:
-        raise ValueError(f"x has shape {jnp.shape(x)}; expected [B, T, features]")
-    batch, length = x.shape[:2]
     x = jnp.asarray(x)
+    if x.ndim < 3:
+        raise ValueError(f"x has shape {x.shape}; expected [B, T, features]")
+    batch, length = x.shape[:2]
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise ValueError(f"x has dtype {x.dtype}; expected real numbers")
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -87,8 +79,10 @@ def run(
     _check_flag("reset", reset, batch, length)
     if not isinstance(reverse, bool):
         raise ValueError(f"reverse={reverse!r} must be True or False")
-    if remat is not None and (type(remat) is not int or remat < 1):
-        raise ValueError(f"remat={remat} must be at least 1 step, or None")
+    for name, count in (("remat", remat), ("unroll", unroll)):
+        if count is not None and (type(count) is not int or count < 1):
+            raise ValueError(f"{name}={count!r} must be a whole number of at least 1 step")
+    cell.check(params, x.shape[-1])
 
     initial = cell.initial_carry(params, batch)
     if carry is None:
