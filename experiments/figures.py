@@ -79,7 +79,7 @@ def learning_curves(arms: list[Arm], style: dict[str, Style]) -> str:
     axes.set_xlim(left=0)
     if not any(arm.scale.higher_is_better for arm in arms if arm.finals):
         _scale(axes, [y for arm in arms for _, ys in arm.curves().values() for y in ys])
-    chances = {_chance(arm) for arm in arms if arm.finals}
+    chances = {row["chance"] for arm in arms for row in arm.rows if row["kind"] == "valid"}
     _level(axes, [(f"chance {chance:.4g}", chance) for chance in chances], GREY, "--")
     thresholds = {arm.threshold for arm in arms if arm.threshold is not None}
     _level(axes, [(f"solved {threshold:g}", threshold) for threshold in thresholds], "black", ":")
@@ -180,12 +180,6 @@ def _figure(x: str, y: str) -> tuple["Figure", "Axes"]:
 def _metric_axis(arms: list[Arm]) -> str:
     """Known from the first seed that ended."""
     return next((arm.scale.axis for arm in arms if arm.finals), "score")
-
-
-def _chance(arm: Arm) -> float:
-    """At the length of training where that was tested, as for validation."""
-    rows = arm.tests().get(arm.config["task"].get("length"), [])
-    return rows[0]["chance"] if rows else arm.chance
 
 
 def _scale(axes: "Axes", scores: list[float]) -> None:

@@ -52,7 +52,7 @@ def train(workdir: str | Path, config: str, *settings: str, every: float = 2.0) 
 
 
 def _curve(workdir: Path) -> Any:
-    """Validation score against step, one line a seed, and the chance level once it is known."""
+    """Validation score against step, one line a seed, and the chance level."""
     from matplotlib.figure import Figure
 
     path = workdir / "results.jsonl"
@@ -64,10 +64,9 @@ def _curve(workdir: Path) -> Any:
         mine = [row for row in valid if row["seed"] == seed]
         steps, scores = zip(*((row["step"], row["score"]) for row in mine), strict=True)
         axes.plot(steps, scores, label=f"seed {seed}")
-    ends = [row for row in rows if row["kind"] == "final"]
-    if ends:
-        axes.axhline(ends[0]["chance"], color="#666666", linestyle=":", label="chance")
-    axes.set(xlabel="step", ylabel=f"validation {ends[0]['metric'] if ends else 'score'}")
+    metric = next((row["metric"] for row in rows if row["kind"] == "final"), "score")
+    axes.set(xlabel="step", ylabel=f"validation {metric}")
     if valid:
+        axes.axhline(valid[0]["chance"], color="#666666", linestyle=":", label="chance")
         axes.legend()
     return figure

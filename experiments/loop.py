@@ -95,7 +95,8 @@ class Session:
         scores = {}
         for i, one in self.evaluate(self.state.tried, active, "valid").items():
             scores[i] = mean(one["metric"], one["weight"])
-            self.results.write("valid", self.seeds[i], step=notes.step, **_averages(one))
+            averages, chance = _averages(one), run.source.chance(split="valid")
+            self.results.write("valid", self.seeds[i], step=notes.step, chance=chance, **averages)
         if run.learner.selection is not None:
             given = np.full(len(active), np.nan, np.float32)
             given[list(scores)] = list(scores.values())

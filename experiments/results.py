@@ -11,7 +11,8 @@ are null. The kinds, with their other fields:
            {"4": 7} are seven rows of 4 to 7); order (checksum of the ids of all rows read so far);
            tokens_per_second (real steps, of this seed), waiting (share of the time in which the
            devices waited for batches); seconds (so far)
-    valid  step, loss, score, weight (how many terms were scored)
+    valid  step, loss, score, weight (how many terms were scored), chance (the score without
+           looking at inputs)
     test   step, length (null for a data set), loss, score, weight, chance
     final  status (finished, solved, diverged, or stopped: no longer improving), step, score (on
            test, null if diverged), metric, chance, baselines (scores that need no training, by
@@ -44,7 +45,7 @@ NUMBER = float | int
 SCORE = NUMBER | None  # null where it is not finite
 SCHEMA: dict[str, dict[str, Any]] = {
     "train": {"step": int},
-    "valid": {"step": int, "score": SCORE},
+    "valid": {"step": int, "score": SCORE, "chance": NUMBER},
     "test": {"step": int, "length": int | None, "score": SCORE, "chance": NUMBER},
     "final": {
         "status": str,

@@ -109,7 +109,7 @@ def test_what_a_kill_kept_from_the_disk_comes_back(finished, tmp_path):
     first = Results(tmp_path, as_dict(tiny()), "adding")
     for step in (2, 4):
         for kind in ("train", "valid"):
-            first.write(kind, 0, step=step, score=step / 8, loss=math.nan)
+            first.write(kind, 0, step=step, score=step / 8, loss=math.nan, chance=0.5)
     size = first.size()
     first.write("train", 0, step=6, score=6 / 8)  # after the checkpoint
     first.__exit__()
@@ -124,5 +124,6 @@ def test_what_a_kill_kept_from_the_disk_comes_back(finished, tmp_path):
     train = {2: 2 / 8, 4: 4 / 8, 5: 5 / 16, 6: 6 / 16}
     expected = {("train/score", step): [score] for step, score in train.items()}
     expected |= {("valid/score", step): [train[step]] for step in (2, 4)}
+    expected |= {(f"{kind}/chance", step): [0.5] for kind in ("train", "valid") for step in (2, 4)}
     assert points(tmp_path / "tensorboard/seed_0") == expected
-    assert not rows_of(tmp_path, "final")
+    assert not again.finished

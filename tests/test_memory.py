@@ -86,7 +86,7 @@ def test_a_directory_in_which_nothing_began_goes_again(tmp_path, monkeypatch):
 
     def fail(run, seeds, results, *rest):
         if begun:
-            results.write("valid", 0, step=1, loss=1.0, score=1.0, weight=1.0)
+            results.write("valid", 0, step=1, score=1.0, chance=0.1)
         raise UserError("one call needs 99 GiB")
 
     monkeypatch.setattr(runs, "train_and_test", fail)

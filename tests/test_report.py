@@ -25,6 +25,7 @@ def write_run(workdir, config, scores, program=0, final=True, **common):
     """Rows of seeds {seed: score, or None for a diverged one, or (score, steps to solve)}."""
     open_workdir(workdir, config)
     task, train = config["task"]["name"], config["train"]
+    chance = CHANCE[task]
     results = Results(workdir, config, task)
     with results:
         for seed, given in scores.items():
@@ -33,10 +34,10 @@ def write_run(workdir, config, scores, program=0, final=True, **common):
             last = solved if stopped else train["steps"]
             shown = float("nan") if score is None else score
             for step in range(train["eval_every"], last + 1, train["eval_every"]):
-                results.write("valid", seed, step=step, loss=shown, score=shown, weight=250.0)
+                given = {"loss": shown, "score": shown, "weight": 250.0, "chance": chance}
+                results.write("valid", seed, step=step, **given)
             if not final:
                 continue
-            chance = CHANCE[task]
             for length in (config["eval"]["lengths"] or [None]) if score is not None else []:
                 results.write(
                     "test", seed, step=last, length=length, loss=score, score=score, chance=chance
@@ -302,7 +303,7 @@ def test_directories_without_results_are_refused(tmp_path):
     with pytest.raises(UserError, match="not JSON"):
         write_report(tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(UserError, match="neither"):
+    with pytest.raises(UserError, match="is no config of a run"):
         write_report(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
