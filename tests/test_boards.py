@@ -7,7 +7,7 @@ import jax
 import pytest
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog
-from test_experiments import rows_of, tiny
+from test_experiments import tiny
 from test_resume import interrupted_after
 
 from experiments.results import Results, as_dict, read_rows
