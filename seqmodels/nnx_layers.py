@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from seqmodels.layers import Bidirectional, Recurrent, Stack, check_params
+from seqmodels.layers import Bidirectional, Recurrent, Stack, check_layer_params
 from seqmodels.types import Array, Carry, Key, Params
 
 
@@ -43,7 +43,7 @@ class Layer(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ):
         if params is not None:
-            check_params(layer, params, in_features)
+            check_layer_params(layer, params, in_features)
         elif rngs is not None:
             x = jnp.zeros((1, 1, in_features), jnp.float32)
             params = layer.init(rngs.params(), x).get("params", {})

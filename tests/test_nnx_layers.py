@@ -294,18 +294,18 @@ def test_abstract_models_hold_shapes():
 @pytest.mark.parametrize(
     "params, words",
     [
-        ({}, r"params\['input'\]\['bias'\] has shape None; this layer's has \(4,\)"),
+        ({}, r"params\['input'\]\['bias'\] is missing; it has shape \(4,\)"),
         (
             module_params(Recurrent(RNN(WIDTH)), X[:, :, :2])["params"],
-            r"\['input'\]\['kernel'\] has shape \(2, 4\); this layer's has \(3, 4\)",
+            r"\['input'\]\['kernel'\] has shape \(2, 4\); expected \(3, 4\)",
         ),
         (
             module_params(Recurrent(GRU(WIDTH)), X)["params"],
-            r"\['input'\]\['bias'\] has shape \(12,\); this layer's has \(4,\)",
+            r"\['input'\]\['bias'\] has shape \(12,\); expected \(4,\)",
         ),
         (
             module_params(Recurrent(LearnedCarry(RNN(WIDTH))), X)["params"],
-            r"\['start'\]\['h'\] has shape \(4,\); this layer's has None",
+            r"\['start'\]\['h'\] belongs to another cell or layer",
         ),
     ],
 )

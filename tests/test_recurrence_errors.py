@@ -8,10 +8,12 @@ import jaxtyping
 import numpy as np
 import pytest
 import table
-from table import BATCH, INPUTS, STEPS, TABLE, WIDTH, changed, data_of, jit
+from flax.errors import ScopeParamShapeError
+from table import BATCH, INPUTS, STEPS, TABLE, WIDTH, changed, data_of, jit, params_of
 
 from seqmodels import recurrence
-from seqmodels.cells import LSTM, LSTMCarry, RNNCarry
+from seqmodels.cells import GRU, LSTM, RNN, LearnedCarry, LSTMCarry, RNNCarry
+from seqmodels.layers import Recurrent
 
 CELL = TABLE["lstm"].cell
 DATA = data_of(CELL, np.float32)
@@ -111,10 +113,52 @@ def test_the_implementation_asked_for_is_the_one_that_runs(monkeypatch, implemen
     assert ran == [recurrence.choose(CELL, implementation)]
 
 
-@pytest.mark.parametrize("remat", [0, -1, True])
-def test_bad_remat_is_refused(remat):
-    with pytest.raises(ValueError, match=f"remat={remat!r} must be a whole number of at least 1 step"):
-        run(remat=remat)
+@pytest.mark.parametrize("count", [0, -1, True, 2.5])
+@pytest.mark.parametrize("name", ["remat", "unroll"])
+def test_bad_counts_of_steps_are_refused(unchecked, name, count):
+    with pytest.raises(ValueError, match=f"{name}={count!r} must be a whole number of at least 1"):
+        run(**{name: count})
+
+
+@pytest.mark.parametrize(
+    "cell, given, message",
+    [
+        (LSTM(WIDTH), RNN(WIDTH), r"\['input'\]\['bias'\] has shape \(8,\); expected \(32,\)"),
+        (RNN(WIDTH), RNN(WIDTH, bias=False), r"\['input'\]\['bias'\] is missing; .* \(8,\)"),
+        (RNN(WIDTH, bias=False), RNN(WIDTH), r"\['input'\]\['bias'\] belongs to another cell"),
+        (LSTM(WIDTH), LSTM(WIDTH, peepholes=True), r"\['peephole'\]\['f'\] belongs to another"),
+        (LearnedCarry(GRU(WIDTH)), GRU(WIDTH), r"\['start'\]\['h'\] is missing"),
+        (GRU(WIDTH, heads=2), GRU(WIDTH), r"\['recurrent'\]\['kernel'\] has shape \(8, 24\)"),
+    ],
+)
+def test_parameters_of_another_cell_are_refused(cell, given, message):
+    """Kernels of another cell may serve by broadcasting: an RNN's, in an LSTM, did."""
+    params = params_of(given, dtype=np.float32)
+    with pytest.raises(ValueError, match=rf"params{message}"):
+        recurrence.run(cell, params, DATA.x)
+    carry = jax.tree.map(jnp.zeros_like, cell.initial_carry(params_of(cell), BATCH))
+    with pytest.raises(ValueError, match=rf"params{message}"):
+        cell.step(params, carry, DATA.x[:, 0])
+    with pytest.raises((ValueError, ScopeParamShapeError), match="param"):
+        Recurrent(cell).apply({"params": params}, DATA.x)
+
+
+def test_parameters_are_floating():
+    """A kernel of whole numbers would cut the inputs down to such."""
+    params = jax.tree.map(lambda leaf: leaf.astype(int), DATA.params)
+    with pytest.raises(ValueError, match=r"params\['input'\]\['bias'\] has dtype int"):
+        recurrence.run(CELL, params, DATA.x)
+
+
+def test_a_step_refuses_a_carry_of_whole_numbers():
+    carry = LSTMCarry(*(np.zeros((BATCH, WIDTH), np.int32) for _ in range(2)))
+    with pytest.raises(ValueError, match=r"carry\.h has dtype int32; a carry is floating"):
+        CELL.step(DATA.params, carry, DATA.x[:, 0])
+
+
+def test_inputs_are_of_some_width():
+    with pytest.raises(ValueError, match="LSTM: in_features=0 must be at least 1"):
+        recurrence.run(CELL, DATA.params, DATA.x[:, :, :0])
 
 
 @table.cells()

@@ -13,6 +13,7 @@ RNN, LSTM and GRU share: start there if a cell has one input and one recurrent k
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -73,6 +74,14 @@ class Cell:
         """Parameters of one cell for inputs of width E = `in_features`, float32."""
         raise NotImplementedError
 
+    def shapes(self, in_features: int) -> Params:
+        """The tree that `init` gives, as shapes: nothing is computed."""
+        return _shapes(self, in_features)
+
+    def check(self, params: Params, in_features: int) -> None:
+        """ValueError, naming the leaf, unless `params` are parameters of this cell."""
+        check_params(params, self.shapes(in_features))
+
     def initial_carry(self, params: Params, batch: int, dtype: Any = jnp.float32) -> Carry:
         """The carry before the first step: arrays [B, H], each a buffer of its own."""
         raise NotImplementedError
@@ -102,15 +111,47 @@ class Cell:
     def step(self, params: Params, carry: Carry, x: Array) -> tuple[Carry, jax.Array]:
         """One step, x [B, E] -> (carry, y [B, H]): for streaming, notebooks and oracles.
 
-        Raises ValueError for a carry of another batch than x.
+        Raises ValueError for parameters of another cell, and for a carry that is not floating or
+        of another batch than x.
         """
+        x = jnp.asarray(x)
+        self.check(params, x.shape[-1])
         for path, leaf in jax.tree_util.tree_leaves_with_path(carry):
+            name = "carry" + jax.tree_util.keystr(path)
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise ValueError(f"{name} has dtype {leaf.dtype}; a carry is floating")
             if leaf.shape[: x.ndim - 1] != x.shape[:-1]:
-                name = "carry" + jax.tree_util.keystr(path)
                 raise ValueError(f"{name} has shape {leaf.shape}; x has shape {x.shape}")
         z, u = self.project(params, x), self.recur(params, carry)
         carry = cast_like(self.update(params, carry, z, u), carry)
         return carry, self.output(carry)
+
+
+@functools.lru_cache
+def _shapes(cell: Cell, in_features: int) -> Params:
+    return jax.eval_shape(lambda key: cell.init(key, in_features), jax.random.key(0))
+
+
+def check_params(params: Params, wanted: Params) -> None:
+    """ValueError, naming the leaf, unless `params` have the names and shapes of `wanted`.
+
+    Without this, kernels of another cell may serve by broadcasting, and biases without a place may
+    be left out.
+    """
+    given, expected = (
+        {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+        for leaves in map(jax.tree_util.tree_leaves_with_path, (params, wanted))
+    )
+    for path in sorted(given.keys() | expected.keys()):
+        if path not in given:
+            raise ValueError(f"params{path} is missing; it has shape {expected[path].shape}")
+        if path not in expected:
+            raise ValueError(f"params{path} belongs to another cell or layer")
+        shape, dtype, own = jnp.shape(given[path]), jnp.result_type(given[path]), expected[path]
+        if shape != own.shape:
+            raise ValueError(f"params{path} has shape {shape}; expected {own.shape}")
+        if _is_float(own.dtype) and not _is_float(dtype):
+            raise ValueError(f"params{path} has dtype {dtype}; expected a floating one")
 
 
 def check_size(cell: str, name: str, size: Any) -> None:

@@ -1,7 +1,7 @@
 """What RNN, LSTM, GRU and MGU share: their two products, biases, and the options of each."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +67,7 @@ class StandardCell(Cell):
         return self.hidden_dropout > 0 or self.candidate_dropout > 0
 
     def init(self, key: Key, in_features: int) -> Params:
+        check_size(type(self).__name__, "in_features", in_features)
         k_input, k_recurrent, k_bias, k_gate = jax.random.split(key, 4)
         width, dtype = self.features, jnp.float32
         block = (self.out_features // self.heads, width // self.heads)
@@ -124,8 +125,9 @@ class StandardCell(Cell):
         """Pre-activations within [-clip, clip]."""
         return a if self.clip is None else jnp.clip(a, -self.clip, self.clip)
 
-    def drop(self, name: str, a: Array, noise: Noise | None) -> Any:
+    def drop(self, name: str, a: Array, noise: Noise | None) -> jax.Array:
         """`a` under the mask of the dropout of that name, if one was drawn."""
+        a = jnp.asarray(a)
         masks = {} if noise is None else (noise.sequence or {}) | (noise.step or {})
         if name not in masks:
             return a

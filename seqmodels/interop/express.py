@@ -46,9 +46,9 @@ def refuse_others(module: Any, library: str, expressible: Collection[str]) -> No
 
 
 def in_features_of(params: Params) -> int:
-    """E of the lowest layer, by its parameters; 0 where they hold no input kernel."""
+    """E of the lowest layer, by its parameters; 1 where they hold no input kernel."""
     # Leaves come sorted, so the first input kernel is that of the first layer.
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if "['input']['kernel']" in jax.tree_util.keystr(path):
             return np.shape(leaf)[0]
-    return 0
+    return 1

@@ -47,7 +47,7 @@ from flax.traverse_util import flatten_dict
 from seqmodels.cells import GRU, LSTM, MGU, RNN, Cell, GRUCarry, LSTMCarry, RNNCarry, StandardCell
 from seqmodels.initializers import Constant, lecun_normal, orthogonal
 from seqmodels.interop.express import STARTS, in_features_of, refuse_others
-from seqmodels.layers import MERGES, Bidirectional, Recurrent, Stack, check_params
+from seqmodels.layers import MERGES, Bidirectional, Recurrent, Stack, check_layer_params
 from seqmodels.types import Carry, Params
 
 Layer = Cell | Recurrent | Bidirectional | Stack
@@ -302,9 +302,9 @@ def _expressible(layer: Layer, params: Params) -> StandardCell:
     refuse_others(cell, "Flax", EXPRESSIBLE.get(type(cell), {"dtype", *FLAX_MGU}))
     if isinstance(layer, Recurrent | Bidirectional):
         refuse_others(layer, "Flax", {"cell", "merge", "reverse", "time_major", *COSTS})
-        check_params(layer, params, in_features_of(params))
+        check_layer_params(layer, params, in_features_of(params))
     else:
-        check_params(Recurrent(cell), params, in_features_of(params))
+        check_layer_params(Recurrent(cell), params, in_features_of(params))
     return cell
 
 

@@ -42,7 +42,7 @@ import numpy as np
 from seqmodels import initializers
 from seqmodels.cells import GRU, LSTM, RNN, StandardCell
 from seqmodels.interop.express import in_features_of, needed, refuse_others
-from seqmodels.layers import Bidirectional, Recurrent, Stack, check_params
+from seqmodels.layers import Bidirectional, Recurrent, Stack, check_layer_params
 from seqmodels.types import Params
 
 with needed("keras"):
@@ -125,7 +125,7 @@ def to_keras(layer: Recurrent | Bidirectional | Stack, params: Params) -> list[A
         if type(cell) not in EXPRESSIBLE:
             raise ValueError(f"Keras has no counterpart for {type(cell).__name__}")
         refuse_others(cell, "Keras", EXPRESSIBLE[type(cell)])
-    check_params(layer, params, in_features_of(params))
+    check_layer_params(layer, params, in_features_of(params))
     if isinstance(layer, Stack):
         return [_weights(cell, params[f"layer_{i}"]) for i, cell in enumerate(cells)]
     return _weights(cells[0], params)
@@ -183,7 +183,7 @@ def _stack(
         options |= {"dropout": upper[0].dropout, "dropout_per_step": False}
     stack = Stack(tuple(layer.cell for layer in layers), **options)
     params = {f"layer_{i}": own for i, (_, own) in enumerate(singles)}
-    check_params(stack, params, in_features_of(params))
+    check_layer_params(stack, params, in_features_of(params))
     return stack, params
 
 

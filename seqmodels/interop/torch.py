@@ -25,7 +25,7 @@ import numpy as np
 from seqmodels import initializers
 from seqmodels.cells import GRU, LSTM, RNN, StandardCell
 from seqmodels.interop.express import in_features_of, needed, refuse_others
-from seqmodels.layers import Stack, check_params
+from seqmodels.layers import Stack, check_layer_params
 from seqmodels.types import Params
 
 GATES: dict[int, type[StandardCell]] = {1: RNN, 3: GRU, 4: LSTM}
@@ -100,7 +100,7 @@ def to_torch(layer: Stack, params: Params) -> dict[str, Any]:
     refuse_others(cell, "PyTorch", EXPRESSIBLE[kind])
     runs = {"cells", "bidirectional", "dropout", "time_major", "unroll", "remat", "implementation"}
     refuse_others(layer, "PyTorch", runs)
-    check_params(layer, params, in_features_of(params))
+    check_layer_params(layer, params, in_features_of(params))
     state = {}
     for k in range(len(layer.cells)):
         own = params[f"layer_{k}"]

@@ -11,7 +11,7 @@ time_major  x and y are [T, B, ...] instead of [B, T, ...], flags [T, B]; the ca
 from seqmodels.cells.base import check_rate
 from seqmodels.layers.carries import stack_carry, unstack_carry
 from seqmodels.layers.embed import Embed
-from seqmodels.layers.recurrent import MERGES, Bidirectional, Recurrent, Stack, check_params
+from seqmodels.layers.recurrent import MERGES, Bidirectional, Recurrent, Stack, check_layer_params
 
 __all__ = [
     "MERGES",
@@ -19,7 +19,7 @@ __all__ = [
     "Embed",
     "Recurrent",
     "Stack",
-    "check_params",
+    "check_layer_params",
     "check_rate",
     "stack_carry",
     "unstack_carry",

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from seqmodels import recurrence
 from seqmodels.cells import Cell
-from seqmodels.cells.base import check_rate
+from seqmodels.cells.base import check_params, check_rate
 from seqmodels.types import Array, Carry, Params
 
 MERGES = {
@@ -90,9 +90,12 @@ class Recurrent(nn.Module):
 
     def _cell_params(self, in_features: int) -> Params:
         """The cell's own tree, one Flax parameter for each of its top names."""
-        tree = jax.eval_shape(lambda key: self.cell.init(key, in_features), jax.random.key(0))
-        if any(not self.has_variable("params", name) for name in tree):
+        tree, stored = self.cell.shapes(in_features), self.variables.get("params", {})
+        if tree.keys() - stored.keys() and self.is_mutable_collection("params"):
             tree = self.cell.init(self.make_rng("params"), in_features)
+        elif tree.keys() != stored.keys():
+            where, kind = "/".join(self.path) or "the layer", type(self.cell).__name__
+            raise ValueError(f"params of {where} are {[*stored]}; those of {kind} are {[*tree]}")
         # Else shapes alone: Flax compares them with what was stored.
 
         def values(_, branch):
@@ -223,16 +226,7 @@ def check_names(carry: Carry | None, names: tuple[str, ...]) -> dict[str, Carry]
     return {name: carry[name] for name in names}
 
 
-def check_params(layer: nn.Module, params: Params, in_features: int) -> None:
-    """ValueError, naming the leaf, unless `params` are parameters of `layer` for inputs [.., E]."""
+def check_layer_params(layer: nn.Module, params: Params, in_features: int) -> None:
+    """ValueError, naming the leaf, unless `params` are those of `layer` for inputs of width E."""
     x = jax.ShapeDtypeStruct((1, 1, in_features), jnp.float32)
-    wanted = jax.eval_shape(layer.init, jax.random.key(0), x).get("params", {})
-    given, expected = (
-        {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}
-        for leaves in map(jax.tree_util.tree_leaves_with_path, (params, wanted))
-    )
-    for path in sorted(given.keys() | expected.keys()):
-        if given.get(path) != expected.get(path):
-            raise ValueError(
-                f"params{path} has shape {given.get(path)}; this layer's has {expected.get(path)}"
-            )
+    check_params(params, jax.eval_shape(layer.init, jax.random.key(0), x).get("params", {}))
