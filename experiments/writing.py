@@ -7,7 +7,7 @@ import flax.linen as nn
 import numpy as np
 
 from seqmodels.data.tokenizers import BORDER, Tokenizer
-from seqmodels.generation import GenState, advance, start
+from seqmodels.generation import NEVER, GenState, advance, start
 from seqmodels.generation.symbols import check_settings
 from seqmodels.types import Key, Params
 
@@ -41,17 +41,26 @@ def stream_text(
 
     `write` gets the prompt, as the tokenizer reads it, and then the rest, piece by piece as it
     comes: whole characters only, also where one is made of several symbols. The model reads a
-    border, then the prompt, which may be empty; its next border ends the document.
+    border, then the prompt, which may be empty; its next border ends the document. Where its texts
+    had no borders it reads the prompt alone, which may not be empty, and writes on without end.
 
     temperature, top_k, top_p  as in `generation.pick`
 
-    Raises ValueError for settings out of range, for a model whose outputs are not the tokenizer's
-    symbols, and for one that is not a language model or whose logits are not finite.
+    Raises ValueError for settings out of range or no prompt where one is needed, for a model whose
+    outputs are not the tokenizer's symbols, and for one that is not a language model or whose
+    logits are not finite.
     """
     if length < 0:
         raise ValueError(f"length={length} must be at least 0 symbols")
     check_settings(temperature=temperature, top_k=top_k, top_p=top_p)  # before anything is written
-    read = np.concatenate([[BORDER], tokenizer.encode(prompt)]).astype(np.int32)
+    before = [BORDER] if tokenizer.borders else []
+    never = NEVER if tokenizer.borders else (*NEVER, BORDER)
+    read = np.concatenate([before, tokenizer.encode(prompt)]).astype(np.int32)
+    if not len(read):
+        raise ValueError(
+            f"prompt={prompt!r} is empty: this model learnt from a stream without borders, and "
+            "has no symbol to begin with; give it some text to go on from"
+        )
     state = start(model, params, read[None, :], key)
     outputs = state.logits.shape[-1]
     if outputs != tokenizer.size:
@@ -66,7 +75,14 @@ def stream_text(
         for _ in range(length):
             # One at a time: a call costs a millisecond, and the reader sees each symbol at once.
             state, ids = advance(
-                model, params, state, 1, temperature=temperature, top_k=top_k, top_p=top_p
+                model,
+                params,
+                state,
+                1,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                forbidden=never,
             )
             _check_finite(state)
             yield int(ids[0, 0])

@@ -160,6 +160,14 @@ def test_a_saved_tokenizer_does_the_same(texts, text):
             np.testing.assert_array_equal(again.encode(text), tokenizer.encode(text))
 
 
+def test_a_saved_tokenizer_knows_whether_documents_have_borders():
+    for borders in (True, False):
+        saved = ByteTokenizer(borders).to_json()
+        assert load_tokenizer(saved) == ByteTokenizer(borders)
+    assert load_tokenizer({"kind": "byte"}).borders
+    assert CharTokenizer.fit(["a"]).borders and WordTokenizer.fit(["a"]).borders
+
+
 @pytest.mark.parametrize(
     "saved, message",
     [

@@ -11,6 +11,7 @@ from test_generation import generated
 from experiments.writing import Written, stream_text
 from seqmodels.cells import GRU
 from seqmodels.data.tokenizers import BORDER, ByteTokenizer, CharTokenizer, WordTokenizer
+from seqmodels.generation import NEVER
 from seqmodels.layers import Embed, Stack
 from seqmodels.models import SequenceLabeller
 
@@ -100,6 +101,23 @@ def test_pieces_are_what_generate_gives_at_once(kind, prompt):
     assert "".join(pieces) == tokenizer.decode(np.concatenate([ids, following]))
     assert all(pieces) and result.symbols == len(following)
     np.testing.assert_allclose(result.log_prob, state.log_prob[0], rtol=1e-5)
+
+
+def test_a_text_without_borders_begins_with_its_prompt_and_has_no_end():
+    """The border, untrained there, is neither read nor written."""
+    stream = ByteTokenizer(borders=False)
+    model, params = trained(stream)
+    params["head"]["bias"][BORDER] += 50.0
+    assert written(model, params, BYTES, "ab", 25)[1].ended
+    pieces, result = written(model, params, stream, "ab", 25, temperature=0.0)
+    assert result.symbols == 25 and not result.ended
+    read = BYTES.encode("ab")[None, :]
+    state, following = generated(
+        model, params, read, KEY, 25, temperature=0.0, forbidden=(*NEVER, BORDER)
+    )
+    assert "".join(pieces) == stream.decode(np.concatenate([read[0], following[0]]))
+    with pytest.raises(ValueError, match="^prompt='' is empty: .* without borders"):
+        written(model, params, stream)
 
 
 def test_what_does_not_fit_is_refused():

@@ -106,8 +106,9 @@ class Public:
     labels are not public, and every tenth whole sentence of train is valid, whose phrases are left
     out of train (`nested.carve`). Otherwise rows are told apart by number alone: texts that occur
     twice, reviews of one film or shop, and phrases of one sentence of glue/sst2 that is not whole
-    in it may stand in train and valid. All that is used stands in memory: of lm1b, with 30 million sentences,
-    ask for a part.
+    in it may stand in train and valid.
+
+    All that is used stands in memory: of lm1b, with 30 million sentences, ask for a part.
     """
 
     set: str = "imdb_reviews"

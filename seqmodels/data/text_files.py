@@ -69,7 +69,7 @@ class TextFiles:
 
     def tokenizer(self, data_dir: str | Path | None = None) -> ByteTokenizer:
         """That of all files; `data_dir` is without meaning."""
-        return ByteTokenizer()
+        return ByteTokenizer(borders=False)
 
     def size(self, split: str) -> int:
         """Bytes of a split. Raises as `files` does, and ValueError for an unknown split."""

@@ -10,6 +10,7 @@ Symbols have the ids from RESERVED on; byte b has id b + 3. A vocabulary is made
 training texts alone. All three tokenizers are hashable, equal where they do the same, and have
 
     size                 number of ids, the reserved ones included
+    borders              whether documents have a BORDER before and after them
     encode(text)         ids int32 [T]; none is PAD or BORDER
     decode(ids)          text, without borders and padding; an unknown symbol is U+FFFD. Raises
                          ValueError for an id that is not in 0..size-1
@@ -40,7 +41,13 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """The bytes of UTF-8: 259 ids, nothing to fit, nothing unknown."""
+    """The bytes of UTF-8: 259 ids, nothing to fit, nothing unknown.
+
+    borders  False: of a stream in which documents follow each other without a BORDER, so that no
+             model has learnt what it means
+    """
+
+    borders: bool = True
 
     kind: ClassVar[str] = "byte"
     size: ClassVar[int] = RESERVED + 256
@@ -64,11 +71,11 @@ class ByteTokenizer:
             yield piece
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind}
+        return {"kind": self.kind, "borders": self.borders}
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> "ByteTokenizer":
-        return cls()
+        return cls(saved.get("borders", True))  # older ones did not say
 
     def _bytes(self, ids: Array) -> bytes:
         ids = _shown(ids, self.size)
@@ -83,6 +90,7 @@ class CharTokenizer:
     symbols: str
 
     kind: ClassVar[str] = "char"
+    borders: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_unique("symbols", self.symbols)
@@ -128,6 +136,7 @@ class WordTokenizer:
     words: tuple[str, ...]
 
     kind: ClassVar[str] = "word"
+    borders: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_unique("words", self.words)
