@@ -30,7 +30,8 @@ class Layer(nnx.Module):
     rngs           stream "params" draws new parameters; stream "dropout" is forked and kept if the
                    layer is stochastic, else there is no state but the parameters
 
-    Raises ValueError, naming the leaf, for parameters of another layer, and for none without rngs.
+    Raises ValueError for another module or a cell, for parameters of another layer, naming the
+    leaf, and for none without rngs.
     """
 
     def __init__(
@@ -42,6 +43,9 @@ class Layer(nnx.Module):
         deterministic: bool = False,
         rngs: nnx.Rngs | None = None,
     ):
+        if not isinstance(layer, Recurrent | Bidirectional | Stack):
+            kind = type(layer).__name__
+            raise ValueError(f"Layer holds a Recurrent, Bidirectional or Stack, not {kind}")
         if params is not None:
             check_layer_params(layer, params, in_features)
         elif rngs is not None:

@@ -13,7 +13,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -42,3 +42,11 @@ def standard_promotion():
     """For tests that call libraries which mix dtypes."""
     with jax.numpy_dtype_promotion("standard"):
         yield
+
+
+@pytest.fixture
+def unchecked():
+    """As users run it: annotations say nothing, the function itself has to."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from table import (
@@ -64,14 +63,6 @@ REFUSED_OF_ONE = {
         r"the carry has \('h',\) alone",
     ),
 }
-
-
-@pytest.fixture
-def unchecked():
-    """As users run it: type annotations say nothing, the cells themselves have to."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("kind", [RNN, LSTM, GRU, MGU])

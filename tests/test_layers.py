@@ -15,7 +15,15 @@ from table import INPUTS, KEY, apply, assert_close, jit, module_params, normal
 from seqmodels import recurrence
 from seqmodels.cells import GRU, LSTM, RNN, LearnedCarry, RNNCarry, Zoneout
 from seqmodels.initializers import Normal
-from seqmodels.layers import MERGES, Bidirectional, Embed, Recurrent, Stack
+from seqmodels.layers import (
+    MERGES,
+    Bidirectional,
+    Embed,
+    Recurrent,
+    Stack,
+    stack_carry,
+    unstack_carry,
+)
 
 BATCH, STEPS, WIDTH = 3, 5, 7
 X = np.random.default_rng(0).normal(size=(BATCH, STEPS, INPUTS)).astype(np.float32)
@@ -284,9 +292,36 @@ def test_copies_are_equal_layers(layer):
         assert twin == layer and hash(twin) == hash(layer)
 
 
-def test_an_empty_stack_is_refused():
+def test_an_empty_stack_is_refused(unchecked):
     with pytest.raises(ValueError, match="cells is empty"):
         Stack(()).init(jax.random.key(0), X)
+    with pytest.raises(ValueError, match="cells is a single cell; give a tuple"):
+        Stack(RNN(WIDTH)).init(jax.random.key(0), X)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 2, 5, 3)])
+def test_inputs_are_rows_or_one_row(unchecked, shape):
+    words = r"x has shape \([\d, ]+\); expected \[B, T, E\], or \[T, E\] of one row"
+    with pytest.raises(ValueError, match=words):
+        Recurrent(RNN(WIDTH)).init(jax.random.key(0), np.ones(shape, np.float32))
+
+
+def test_parameters_go_by_name():
+    """Flax itself draws what is missing, and leaves out what it does not know."""
+    variables = module_params(Bidirectional(RNN(WIDTH)), X)["params"]
+    more = {"forward": variables["forward"] | {"start": {}}, "backward": variables["backward"]}
+    for given, words in ((more, "forward are .*'start'"), ({}, r"forward are \[\]; those of RNN")):
+        with pytest.raises(ValueError, match=f"params of {words}"):
+            Bidirectional(RNN(WIDTH)).apply({"params": given}, X)
+
+
+def test_carries_of_other_layers_are_not_stacked(unchecked):
+    h = np.zeros((BATCH, WIDTH), np.float32)
+    for carry in (RNNCarry(h), {"forward": RNNCarry(h), "backward": RNNCarry(h)}):
+        with pytest.raises(ValueError, match="carry is named .*; this layer's names are"):
+            stack_carry(carry)
+    with pytest.raises(ValueError, match="carry has tuple; this cell's has"):
+        unstack_carry(TWO, (h, h))
 
 
 def test_noise_of_a_cell_acts_in_training_only():

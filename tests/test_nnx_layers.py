@@ -314,6 +314,11 @@ def test_parameters_of_another_layer_are_refused(params, words):
         Layer(QUIET, INPUTS, params=params)
 
 
+def test_cells_are_no_layers(unchecked):
+    with pytest.raises(ValueError, match="holds a Recurrent, Bidirectional or Stack, not RNN"):
+        Layer(RNN(WIDTH), INPUTS, rngs=nnx.Rngs(0))
+
+
 def test_missing_rngs_are_named():
     with pytest.raises(ValueError, match="give rngs to draw parameters from, or params"):
         Layer(QUIET, INPUTS)

@@ -4,7 +4,6 @@ import itertools
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 import table
@@ -21,14 +20,6 @@ DATA = data_of(CELL, np.float32)
 
 def run(**options):
     return recurrence.run(CELL, DATA.params, DATA.x, **options)
-
-
-@pytest.fixture
-def unchecked():
-    """As users run it: shape annotations say nothing, the function itself has to."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(

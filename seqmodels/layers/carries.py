@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from seqmodels.layers.recurrent import Stack
+from seqmodels.layers.recurrent import Stack, check_names
 from seqmodels.types import Array, Carry
 
 
@@ -13,9 +13,10 @@ def stack_carry(carry: Carry) -> dict[str, jax.Array]:
     """A `Stack`'s named carry as one array a field, [layers * directions, B, H].
 
     The order is PyTorch's: layer 0 forward, layer 0 backward, layer 1 forward ...; its h_n is
-    "h" here, its c_n "c". Raises ValueError for layers of different cells or widths.
+    "h" here, its c_n "c". Raises ValueError for the carry of another layer, and where cells or
+    widths differ.
     """
-    layers = [carry[name] for name in sorted(carry, key=lambda name: int(name.split("_")[1]))]
+    layers = check_names(carry, tuple(f"layer_{i}" for i in range(len(carry)))).values()
     ends = [
         end
         for layer in layers
@@ -41,8 +42,9 @@ def unstack_carry(stack: Stack, stacked: dict[str, Array]) -> Carry:
         blank = jax.eval_shape(
             lambda key, cell=cell: cell.initial_carry(cell.init(key, 1), 1), jax.random.key(0)
         )
-        if set(stacked) != set(blank._fields):
-            raise ValueError(f"carry has {sorted(stacked)}; this cell's has {[*blank._fields]}")
+        if not isinstance(stacked, dict) or set(stacked) != set(blank._fields):
+            given = sorted(stacked) if isinstance(stacked, dict) else type(stacked).__name__
+            raise ValueError(f"carry has {given}; this cell's has {[*blank._fields]}")
         for name, array in stacked.items():
             if len(array) != count:
                 raise ValueError(f"carry {name} has shape {array.shape}; expected {count} in front")

@@ -46,6 +46,10 @@ class Recurrent(nn.Module):
         reset: Array | None = None,
         train: bool = False,
     ) -> tuple[jax.Array, Carry]:
+        if jnp.ndim(x) not in (2, 3):
+            raise ValueError(
+                f"x has shape {jnp.shape(x)}; expected [B, T, E], or [T, E] of one row"
+            )
         batched = jnp.ndim(x) > 2
 
         def batch_first(a):
@@ -174,6 +178,8 @@ class Stack(nn.Module):
     implementation: str = "auto"
 
     def setup(self):
+        if isinstance(self.cells, Cell):
+            raise ValueError("cells is a single cell; give a tuple, one cell for each layer")
         if not self.cells:
             raise ValueError("cells is empty; a stack has at least one layer")
         check_rate("dropout", self.dropout)
