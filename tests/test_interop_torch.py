@@ -1,5 +1,7 @@
 """Weights and numbers of torch.nn.RNN, LSTM and GRU, against PyTorch itself."""
 
+import warnings
+
 import jax
 import numpy as np
 import pytest
@@ -191,6 +193,29 @@ def test_weights_of_any_dtype_survive(dtype):
     np.testing.assert_array_equal(kernel.astype(np.float64), expected)
 
 
+def test_bfloat16_goes_back_bit_for_bit():
+    module = torch.nn.GRU(3, 4).to(torch.bfloat16)
+    state = to_torch(*from_torch(module))
+    assert state["weight_ih_l0"].dtype == torch.bfloat16
+    torch.testing.assert_close(state["weight_ih_l0"], module.weight_ih_l0, rtol=0, atol=0)
+
+
+def test_the_same_weights_in_other_wrapping():
+    """Compiled and scripted modules, tensors as parts of larger ones, arrays of other libraries."""
+    module = torch.nn.RNN(3, 4, nonlinearity="relu", batch_first=True)
+    expected = from_torch(module)
+    state, relu = module.state_dict(), {"nonlinearity": "relu"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        wrapped = from_torch(torch.compile(module)), from_torch(torch.jit.script(module))
+    parallel = torch.nn.DataParallel(module).state_dict()
+    arrays = {name: tensor.numpy() for name, tensor in state.items()}
+    read = from_torch(parallel, prefix="module.", **relu), from_torch(arrays, **relu)
+    for layer, params in (*wrapped, *read):
+        assert layer.cells == expected[0].cells
+        jax.tree.map(np.testing.assert_array_equal, params, expected[1])
+
+
 def test_new_weights_start_as_in_torch():
     layer, params = from_torch(torch.nn.LSTM(3, 16))
     fresh = layer.init(jax.random.key(0), np.zeros((2, 1, 3), np.float32))["params"]["layer_0"]
@@ -255,6 +280,10 @@ def reshaped(name, *shape):
     "source, settings, words",
     [
         (torch.nn.Linear(2, 2), {}, "Linear is not one of"),
+        (type("Own", (torch.nn.GRU,), {})(2, 2), {}, "Own is not one of .* itself; give its part"),
+        (torch.nn.GRU(2, 2), {"prefix": "rnn."}, "prefix and nonlinearity are for a state_dict"),
+        (torch.nn.RNN(2, 2), {"nonlinearity": "relu"}, "prefix and nonlinearity are for a state"),
+        ([torch.zeros(2)], {}, "list is neither a module nor a state_dict"),
         (torch.nn.LSTMCell(2, 2), {}, "LSTMCell is not one of"),
         (without("bias_hh_l0"), {}, "bias_hh_l0 is missing"),
         (without("weight_hh_l0"), {}, "weight_hh_l0 is not among"),

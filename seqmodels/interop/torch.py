@@ -42,21 +42,30 @@ def from_torch(
     nonlinearity  "tanh" or "relu": of an RNN's state_dict, which does not say
 
     The layer has the module's layout (`batch_first`), dropout and starts of weights; that of a
-    state_dict is batch first and without dropout. Parameters are NumPy arrays of the same dtype.
+    state_dict, of tensors or other arrays, is batch first and without dropout. Parameters are NumPy
+    arrays of the same dtype.
 
-    Raises ValueError for another module, and for names or shapes that do not belong together.
+    Raises ValueError for another module, for a subclass (which may compute anything; its state_dict
+    is taken), and for names or shapes that do not belong together.
     """
     options: dict[str, Any] = {}
+    source = getattr(source, "_orig_mod", source)  # of torch.compile
     if hasattr(source, "state_dict"):
-        mode = getattr(source, "mode", type(source).__name__)
-        if mode not in ("RNN_TANH", "RNN_RELU", "LSTM", "GRU"):
-            raise ValueError(f"{type(source).__name__} is not one of torch.nn.RNN, LSTM, GRU")
-        if mode.startswith("RNN"):
-            nonlinearity = mode[4:].lower()
+        if prefix or nonlinearity is not None:
+            raise ValueError("prefix and nonlinearity are for a state_dict; a module has its own")
+        if not _is_plain(source):
+            raise ValueError(
+                f"{type(source).__name__} is not one of torch.nn.RNN, LSTM, GRU itself; "
+                "give its part that is, or a state_dict and the prefix of its names"
+            )
+        if source.mode.startswith("RNN"):
+            nonlinearity = source.mode[4:].lower()
         options["time_major"] = not source.batch_first
         if source.num_layers > 1:
             options["dropout"] = float(source.dropout)
         source = source.state_dict()
+    if not isinstance(source, Mapping):
+        raise ValueError(f"{type(source).__name__} is neither a module nor a state_dict")
     arrays = {
         name[len(prefix) :]: _to_numpy(tensor)
         for name, tensor in source.items()
@@ -109,7 +118,11 @@ def to_torch(layer: Stack, params: Params) -> dict[str, Any]:
             directions = {"": own["forward"], "_reverse": own["backward"]}
         for suffix, direction in directions.items():
             for name, array in _arrays(direction).items():
-                tensor = torch.from_numpy(np.array(array, order="C"))
+                array = np.array(array, order="C")
+                if array.dtype == jnp.bfloat16:
+                    tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+                else:
+                    tensor = torch.from_numpy(array)
                 state[f"{name}_l{k}{suffix}"] = tensor
     return state
 
@@ -189,7 +202,15 @@ def _arrays(params: Params) -> dict[str, np.ndarray]:
     return arrays
 
 
+def _is_plain(module: Any) -> bool:
+    """Whether it is one of PyTorch's own three, as it is or scripted."""
+    name = getattr(module, "original_name", type(module).__name__)
+    return name in ("RNN", "LSTM", "GRU") and type(module).__module__.startswith("torch.")
+
+
 def _to_numpy(tensor: Any) -> np.ndarray:
+    if not hasattr(tensor, "detach"):  # as NumPy's readers of safetensors give
+        return np.array(tensor)
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":  # NumPy knows no such dtype of its own
         import torch
