@@ -36,6 +36,7 @@ Initial weights stay behind, but for `unit_forget_bias`; so do `trainable` and `
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -60,6 +61,16 @@ LAYERS = (
 )
 GATED = {"activation": ["tanh"], "recurrent_activation": ["sigmoid"]}
 ACTIVATIONS = {RNN: {"activation": ["tanh", "relu"]}, LSTM: GATED, GRU: GATED}
+# By identity: a function of one's own may have any name.
+FUNCTIONS: dict[Any, str] = {
+    function: name
+    for name, functions in {
+        "tanh": (keras.activations.tanh, keras.ops.tanh, jnp.tanh),
+        "relu": (keras.activations.relu, keras.ops.relu, jax.nn.relu),
+        "sigmoid": (keras.activations.sigmoid, keras.ops.sigmoid, jax.nn.sigmoid),
+    }.items()
+    for function in functions
+}
 MERGES = {"concat": "concat", "sum": "sum", "ave": "mean", "mul": "product"}
 TRAINING = (
     "activity_regularizer",
@@ -221,10 +232,12 @@ def _cell(cell: Any) -> StandardCell:
     if kind is None:
         allowed = [known.__name__ for known in CELLS]
         raise ValueError(f"{cell.path}: {type(cell).__name__} is not one of keras.layers {allowed}")
-    names = {field: getattr(getattr(cell, field), "__name__", "?") for field in ACTIVATIONS[kind]}
+    names = {field: FUNCTIONS.get(getattr(cell, field)) for field in ACTIVATIONS[kind]}
     for field, allowed in ACTIVATIONS[kind].items():
         if names[field] not in allowed:
-            raise ValueError(f"{cell.path}: {field}={names[field]} is not one of {allowed}")
+            given = getattr(cell, field)
+            shown = getattr(given, "__name__", type(given).__name__)
+            raise ValueError(f"{cell.path}: {field}={shown} is not Keras's {' or '.join(allowed)}")
     for field in TRAINING:
         _refuse(cell, field, getattr(cell, field))
     settings: dict[str, Any] = {"bias": cell.use_bias}
