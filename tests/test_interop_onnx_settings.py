@@ -88,6 +88,15 @@ def computed():
     return model
 
 
+def quantised():
+    """A model whose W is whole numbers."""
+    model = changed("GRU")
+    (tensor,) = (tensor for tensor in model.graph.initializer if tensor.name == "W")
+    whole = numpy_helper.to_array(tensor).astype(np.int8)
+    tensor.CopyFrom(numpy_helper.from_array(whole, "W"))
+    return model
+
+
 @pytest.mark.parametrize(
     "model, words",
     [
@@ -108,6 +117,7 @@ def computed():
         (lambda: changed(hidden_size=7), r"W has shape \(1, 20, 4\); expected \(1, 28, 'E'\)"),
         (lambda: changed(fed=("X", "W")), "W comes from outside"),
         (computed, "GRU node: R comes from Add sum; it must be an initializer or a Constant"),
+        (quantised, r"params\['input'\]\['kernel'\] has dtype int8; expected a floating one"),
         (lambda: changed(drop="W"), "LSTM node: W is missing"),
         (lambda: changed(shape=("R", (1, 20, 4))), r"R has shape \(1, 20, 4\)"),
         (lambda: changed(more=("B",), shape=("B", (1, 20))), r"B has shape.*\(1, 40\)"),

@@ -33,7 +33,7 @@ import numpy as np
 
 from seqmodels.cells import GRU, LSTM, RNN, GRUCarry, LSTMCarry, RNNCarry, StandardCell
 from seqmodels.interop.express import needed
-from seqmodels.layers import Bidirectional, Recurrent
+from seqmodels.layers import Bidirectional, Recurrent, check_layer_params
 from seqmodels.types import Carry, Params
 
 with needed("onnx"):
@@ -119,6 +119,7 @@ def from_onnx(source: onnx.ModelProto | str | os.PathLike, node: str | None = No
     else:
         layer = Recurrent(cell, reverse=direction == "reverse", time_major=layout == 0)
     params = _named(_params(kind, cell, count, arrays))
+    check_layer_params(layer, params, arrays["W"].shape[-1])
     carry = _named(_starts(kind, count, layout, arrays))
     return Imported(layer, params, carry, arrays.get("sequence_lens"), feeds)
 
