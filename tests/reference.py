@@ -127,6 +127,47 @@ def lstm(coupled=False, peepholes=False, projection=None, cell_clip=None, **opti
     return step
 
 
+def min_gru(bias=True):
+    """Feng et al. (2024), section 3.1."""
+
+    def step(params, carry, x, noise):
+        z, n = np.split(of_inputs(params, x, bias), 2, axis=-1)
+        h = (1 - sigmoid(z)) * carry["h"] + sigmoid(z) * n
+        return {"h": h}, h
+
+    return step
+
+
+def min_lstm(bias=True):
+    """Feng et al. (2024), section 3.2."""
+
+    def step(params, carry, x, noise):
+        i, f, g = np.split(of_inputs(params, x, bias), 3, axis=-1)
+        total = sigmoid(i) + sigmoid(f)
+        h = sigmoid(f) / total * carry["h"] + sigmoid(i) / total * g
+        return {"h": h}, h
+
+    return step
+
+
+def lru(**of_the_start):
+    """Orvieto et al. (2023), eq. 5 to 7."""
+
+    def step(params, carry, x, noise):
+        nu, theta, gamma = (params["recurrent"][name] for name in ("nu", "theta", "gamma"))
+        re, im = np.split(of_inputs(params, x, False), 2, axis=-1)
+        h = np.exp(-np.exp(nu) + 1j * np.exp(theta)) * (carry["re"] + 1j * carry["im"])
+        h = h + np.exp(gamma) * (re + 1j * im)
+        return {"re": h.real, "im": h.imag}, np.concatenate([h.real, h.imag], axis=-1)
+
+    return step
+
+
+def of_inputs(params, x, bias):
+    z = x @ params["input"]["kernel"]
+    return z + params["input"]["bias"] if bias else z
+
+
 def gru(reset_after=True, z_keeps=True, gates=3, **options):
     """Cho et al. (2014), with r before the product or after it. Two gates: r = z."""
     common = Common(**options)
@@ -204,7 +245,8 @@ def run(step, params, x, carry, *, mask=None, reset=None, reverse=False, noise=N
     batch, steps = x.shape[:2]
     mask = np.ones((batch, steps), bool) if mask is None else mask
     reset = np.zeros((batch, steps), bool) if reset is None else reset
-    y = np.zeros((batch, steps, carry["h"].shape[-1]))
+    width = sum(leaf.shape[-1] for name, leaf in carry.items() if name in ("h", "re", "im"))
+    y = np.zeros((batch, steps, width))
     final = {name: np.array(leaf, np.float64) for name, leaf in carry.items()}
     for row in range(batch):
         state = {name: leaf[row] for name, leaf in final.items()}

@@ -14,8 +14,9 @@ import pytest
 import reference
 
 from seqmodels import recurrence
-from seqmodels.cells import GRU, LSTM, MGU, RNN, Cell, LearnedCarry, Zoneout
+from seqmodels.cells import GRU, LRU, LSTM, MGU, RNN, Cell, LearnedCarry, MinGRU, MinLSTM, Zoneout
 
+IMPLEMENTATIONS = ("fused", "reference")  # those that serve every cell
 WIDTH = STEPS = BATCH = 8  # B = H = T: a flag that selects columns instead of rows would show
 INPUTS = 3
 
@@ -31,6 +32,9 @@ ORACLES = {
     LSTM: reference.lstm,
     GRU: reference.gru,
     MGU: reference.mgu,
+    MinGRU: reference.min_gru,
+    MinLSTM: reference.min_lstm,
+    LRU: reference.lru,
     LearnedCarry: reference.learned_carry,
     Zoneout: reference.zoneout,
 }
@@ -51,6 +55,9 @@ FAST = {
     "gru reset after": entry(GRU),
     "gru reset before": entry(GRU, reset_after=False),
     "mgu": entry(MGU),
+    "min gru": entry(MinGRU),
+    "min lstm": entry(MinLSTM),
+    "lru": entry(LRU),
     "rnn, rich": entry(RNN, activation="relu", heads=2, layer_norm=True, clip=1.5),
     "lstm, rich": entry(
         LSTM, heads=2, layer_norm=True, clip=0.8, hidden_dropout=0.3, candidate_dropout=0.4,
@@ -126,6 +133,10 @@ ALONE = {
     "gru before, hidden dropout": entry(GRU, reset_after=False, hidden_dropout=0.3),
     "gru before, z writes": entry(GRU, reset_after=False, z_keeps=False),
     "mgu as flax, no bias": entry(MGU, reset_after=True, z_keeps=True, bias=False),
+    "min gru, no bias": entry(MinGRU, bias=False),
+    "min lstm, no bias": entry(MinLSTM, bias=False),
+    "lru, ring": entry(LRU, least=0.5, most=0.9, phase=1.0),
+    "learned lru": entry(LearnedCarry, entry(LRU)),
     "learned rnn": entry(LearnedCarry, entry(RNN)),
     "learned lstm": entry(LearnedCarry, entry(LSTM)),
     "zoneout rnn": entry(Zoneout, entry(RNN), h=0.3),

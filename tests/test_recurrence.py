@@ -28,7 +28,7 @@ from seqmodels import recurrence
 from seqmodels.types import Noise
 
 CELLS = {name: entry.cell for name, entry in ALL.items()}
-both = pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+both = pytest.mark.parametrize("implementation", table.IMPLEMENTATIONS)
 both_ways = pytest.mark.parametrize("reverse", [False, True])
 
 EXACT, SINGLE = 1e-10, 1e-5

@@ -111,7 +111,7 @@ def check_no_history(cell, implementation):
     assert history > 1.5 * one_step * (long - short), "too narrow to tell"
 
 
-@pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+@pytest.mark.parametrize("implementation", table.IMPLEMENTATIONS)
 def test_N03_remat_stores_less(implementation):
     """The carry at the borders of chunks and one chunk's steps, instead of all T steps.
 

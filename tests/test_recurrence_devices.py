@@ -24,7 +24,7 @@ from table import (
 from seqmodels import recurrence
 
 CELLS = {name: entry.cell for name, entry in ALL.items()}
-both = pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+both = pytest.mark.parametrize("implementation", table.IMPLEMENTATIONS)
 fused_first = pytest.mark.parametrize(
     "implementation", ["fused", pytest.param("reference", marks=pytest.mark.slow)]
 )

@@ -87,11 +87,11 @@ def test_unknown_implementation_is_refused():
 def test_the_choice_of_an_implementation():
     """By static facts; by name always as asked."""
     assert recurrence.choose(CELL) == "fused"
-    for name in recurrence.IMPLEMENTATIONS:
+    for name in ("reference", "fused"):
         assert recurrence.choose(CELL, name) == name
 
 
-@pytest.mark.parametrize("implementation", ["auto", *recurrence.IMPLEMENTATIONS])
+@pytest.mark.parametrize("implementation", ["auto", "reference", "fused"])
 def test_the_implementation_asked_for_is_the_one_that_runs(monkeypatch, implementation):
     ran = []
 
@@ -157,8 +157,8 @@ def test_inputs_are_of_some_width():
 def test_C04_carry_of_another_batch_size_is_refused(cell, given, batch):
     data = data_of(cell, np.float32)
     carry = cell.initial_carry(data.params, given)
-    width = cell.out_features
-    message = rf"carry\.h has shape \({given}, {width}\).*\({batch}, {width}\)"
+    name, width = carry._fields[0], carry[0].shape[1]
+    message = rf"carry\.{name} has shape \({given}, {width}\).*\({batch}, {width}\)"
     with pytest.raises(ValueError, match=message):
         recurrence.run(cell, data.params, data.x[:batch], carry)
 
@@ -270,6 +270,6 @@ def test_C06_a_sum_over_5000_steps_in_bfloat16_is_exact():
     zeros = jax.tree.map(np.zeros_like, data_of(LSTM(1), np.float32).params)
     params = {**zeros, "input": {**zeros["input"], "bias": np.full(4, 40.0, np.float32)}}
     x = np.ones((1, 5000, INPUTS), np.float32)
-    for implementation in recurrence.IMPLEMENTATIONS:
+    for implementation in ("reference", "fused"):
         _, final = recurrence.run(cell, params, x, implementation=implementation)
         assert float(final.c[0, 0]) == 5000

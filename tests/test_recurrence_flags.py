@@ -40,7 +40,7 @@ def run(cell, data, **options):
     mask=a_flag,
     reset=a_flag,
     reverse=st.booleans(),
-    implementation=st.sampled_from(sorted(recurrence.IMPLEMENTATIONS)),
+    implementation=st.sampled_from(table.IMPLEMENTATIONS),
 )
 def test_any_flags_equal_the_numpy_walk(entry, key, mask, reset, reverse, implementation):
     options = {"implementation": implementation, "reverse": reverse, "key": key}
@@ -71,7 +71,7 @@ def test_what_stands_in_masked_inputs_reaches_nothing(cell, mask, reset, reverse
 
 
 @table.runs(table.ALL)
-@pytest.mark.parametrize("implementation", sorted(recurrence.IMPLEMENTATIONS))
+@pytest.mark.parametrize("implementation", table.IMPLEMENTATIONS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_carry_that_is_never_read_reaches_nothing(x64, entry, key, implementation, reverse):
     """A row without a real step before its first reset: NaN in its carry reaches no gradient and

@@ -61,6 +61,16 @@ class Cell:
         return said <= defined and self.additive
 
     @property
+    def associative(self) -> bool:
+        """Whether the next carry is linear in the last, so that steps may be taken all at once.
+
+        Such a cell (`cells.linear`) has three methods more: `linear(params, z) -> (a, b)`, arrays
+        [..., H] of real or complex numbers with h' = a * h + b; `join(carry) -> h`; and its inverse
+        `part(h) -> carry`.
+        """
+        return False
+
+    @property
     def stochastic(self) -> bool:
         """Whether `noise` draws something, so that a training pass needs a key."""
         return type(self).noise is not Cell.noise

@@ -69,6 +69,19 @@ class LearnedCarry(Wrapped):
     does not touch it.
     """
 
+    @property
+    def associative(self) -> bool:
+        return self.cell.associative
+
+    def linear(self, params: Params, z: Any) -> tuple[jax.Array, jax.Array]:
+        return self.cell.linear(params, z)
+
+    def join(self, carry: Carry) -> jax.Array:
+        return self.cell.join(carry)
+
+    def part(self, h: jax.Array) -> Carry:
+        return self.cell.part(h)
+
     def init(self, key: Key, in_features: int) -> Params:
         params = self.cell.init(key, in_features)
         carry = self.cell.initial_carry(params, 1)

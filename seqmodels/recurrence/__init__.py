@@ -8,23 +8,34 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from seqmodels.recurrence import fused, reference
+from seqmodels.recurrence import associative, fused, reference
 from seqmodels.recurrence.reference import Steps, select
 from seqmodels.types import Array, Carry, Key, Noise, Params, cast_like
 
-IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {"reference": reference.scan, "fused": fused.scan}
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
+    "reference": reference.scan,
+    "fused": fused.scan,
+    "associative": associative.scan,
+}
 
 
 def choose(cell: Any, implementation: str = "auto") -> str:
     """The name of the implementation that `run` uses, from static facts only.
 
-    "auto" takes "fused", which serves every cell. Raises ValueError for a name that does not exist.
+    "auto" takes "fused", which serves every cell; "associative" on an accelerator, for cells that
+    it serves. Raises ValueError for a name that does not exist, or that cannot serve this cell.
     """
     if implementation == "auto":
-        return "fused"
+        side_by_side = cell.associative and jax.default_backend() != "cpu"
+        return "associative" if side_by_side else "fused"
     if implementation not in IMPLEMENTATIONS:
         allowed = ", ".join(["auto", *IMPLEMENTATIONS])
         raise ValueError(f"implementation={implementation!r} is not one of {allowed}")
+    if implementation == "associative" and not cell.associative:
+        raise ValueError(
+            f"implementation='associative' serves cells that are linear in their carry; "
+            f"{type(cell).__name__} is not: take 'auto'"
+        )
     return implementation
 
 
