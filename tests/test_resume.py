@@ -14,7 +14,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from filelock import FileLock
 from test_experiments import contents, rows_of, tiny, without_clocks
 
 from experiments import checkpoint, loop, runs
@@ -208,22 +207,6 @@ def test_damaged_newest_checkpoint_falls_back_loudly(
     assert f"goes on at step {steps[-2]}/12" in said
     assert without_clocks(tmp_path / "run")[:-2] == without_clocks(whole("drawn"))[:-2]
     assert (tmp_path / "run/checkpoints/damaged" / f"seeds_0_1_{steps[-1]}").exists()
-
-
-@pytest.mark.parametrize("there", ["nothing", "a run"])
-def test_directory_in_use_stays_as_it_is(there, sources, whole, tmp_path):
-    """Not even the seeds asked for are written down, nor is a directory without rows removed."""
-    workdir = tmp_path / "run"
-    if there == "a run":
-        shutil.copytree(whole("drawn"), workdir)
-    workdir.mkdir(exist_ok=True)
-    config = drawn(sources)
-    config.train.seeds = 3
-    with FileLock(workdir / ".lock"):
-        before = contents(workdir)
-        with pytest.raises(UserError, match="is in use by another process"):
-            run_one(config, workdir)
-        assert contents(workdir) == before
 
 
 def test_no_sound_checkpoint_is_an_error_that_touches_nothing_else(sources, tmp_path, monkeypatch):

@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from filelock import FileLock
 from test_cli import command
-from test_experiments import comparison, rows_of, tiny
+from test_experiments import comparison, contents, rows_of, tiny
 
 from experiments import cli, compare, report, runs, train
 from experiments.build import build
-from experiments.results import as_dict, config_hash
+from experiments.errors import UserError
+from experiments.results import as_dict, config_hash, open_workdir
 
 
 @pytest.fixture
@@ -121,3 +123,17 @@ def test_a_run_is_the_same_whichever_seeds_are_run_and_whatever_is_saved():
     assert len({config_hash(as_dict(config)) for config in both}) == 1
     turned = dict(reversed(as_dict(tiny()).items()))
     assert json.dumps(turned) != json.dumps(as_dict(tiny())) and config_hash(turned) == known
+
+
+@pytest.mark.parametrize("there", ["nothing", "a run"])
+def test_directory_in_use_stays_as_it_is(there, tmp_path):
+    """Not even the seeds asked for are written down, nor is a directory without rows removed."""
+    workdir = tmp_path / "run"
+    if there == "a run":
+        open_workdir(workdir, as_dict(tiny(seeds=2)))
+    workdir.mkdir(exist_ok=True)
+    with FileLock(workdir / ".lock"):
+        before = contents(workdir)
+        with pytest.raises(UserError, match="is in use by another process"):
+            runs.run_one(tiny(seeds=3), workdir)
+        assert contents(workdir) == before
