@@ -11,11 +11,13 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 CELLS = ("rnn", "lstm", "gru")
+LINEAR = ("min_gru", "min_lstm", "lru")
+"""Linear in their carry; `configs/linear.py` has them."""
 
 
-def get_config(cell: str = "lstm") -> ConfigDict:
-    known(cell, CELLS)
-    gated = cell != "rnn"
+def get_config(cell: str = "lstm", cells: tuple[str, ...] = CELLS) -> ConfigDict:
+    known(cell, cells)
+    gated = cell not in ("rnn", "lru")
     config = ConfigDict()
     config.label = cell  # name in tables and figures; the column `cell`
 
@@ -25,9 +27,9 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.task.min_length = placeholder(int)  # rows uniform on min_length..length; None: all equal
 
     config.model = ConfigDict()
-    config.model.cell = cell  # rnn, lstm, gru; mgu for gru
+    config.model.cell = cell  # rnn, lstm, gru, min_gru, min_lstm, lru; mgu for gru
     config.model.activation = placeholder(str)  # rnn only: tanh, relu
-    config.model.activation = None if gated else "tanh"
+    config.model.activation = "tanh" if cell == "rnn" else None
     config.model.features = 64  # H, width of each layer
     config.model.layers = 1
     config.model.bidirectional = False
@@ -40,23 +42,26 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.model.head_start = placeholder(str)  # of the head's bias; music: frequencies; None: 0
     config.model.embedding = placeholder(int)  # width of token vectors; tokens only
     config.model.tied = placeholder(bool)  # language models: the output shares the embedding
-    config.model.init = "orthogonal"  # recurrent matrices: orthogonal, identity, uniform_by_width
+    config.model.init = placeholder(str)  # recurrent matrices: orthogonal, identity,
+    config.model.init = None if cell in LINEAR else "orthogonal"  # uniform_by_width
     config.model.input_stddev = placeholder(float)  # input matrices N(0, this^2); None: Glorot
-    config.model.gate_bias = placeholder(float)  # start of the forget or keep gate; lstm, gru
+    config.model.gate_bias = placeholder(float)  # start of the forget or keep gate
     config.model.gate_bias = 1.0 if gated else None
     config.model.chrono_length = placeholder(int)  # T of the chrono start, instead of gate_bias
     config.model.dtype = "float32"  # of the forward products' operands: float32, bfloat16
 
     config.cell = ConfigDict()  # options of the cell; its docstring has their meaning and source
-    config.cell.bias = True
-    config.cell.heads = 1  # blocks of the recurrent kernel
-    config.cell.layer_norm = False
-    config.cell.clip = placeholder(float)  # bounds of the pre-activations
-    config.cell.hidden_dropout = 0.0  # on h where it enters the recurrent product
-    config.cell.candidate_dropout = 0.0  # on what is written to the memory
-    config.cell.dropout_per_step = False  # a fresh mask each step, for both
     config.cell.learned_carry = False
-    config.cell.zoneout_h = 0.0  # probability that a unit of h keeps its value
+    if cell != "lru":
+        config.cell.bias = True
+        config.cell.zoneout_h = 0.0  # probability that a unit of h keeps its value
+    if cell in CELLS:
+        config.cell.heads = 1  # blocks of the recurrent kernel
+        config.cell.layer_norm = False
+        config.cell.clip = placeholder(float)  # bounds of the pre-activations
+        config.cell.hidden_dropout = 0.0  # on h where it enters the recurrent product
+        config.cell.candidate_dropout = 0.0  # on what is written to the memory
+        config.cell.dropout_per_step = False  # a fresh mask each step, for both
     if cell == "lstm":
         config.cell.zoneout_c = 0.0
         config.cell.coupled = False  # input gate = 1 - forget gate
@@ -66,6 +71,10 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     if cell == "gru":
         config.cell.reset_after = placeholder(bool)  # None: the cell's own; gru True, mgu False
         config.cell.z_keeps = placeholder(bool)  # likewise
+    if cell == "lru":
+        config.cell.least = 0.0  # radii between which its numbers start
+        config.cell.most = 0.99
+        config.cell.phase = 6.28  # their angles start between 0 and this
 
     config.optimizer = ConfigDict()
     config.optimizer.name = "adam"  # adam, adamw, rmsprop, sgd

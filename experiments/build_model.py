@@ -35,13 +35,19 @@ BUILT = {
 
 def build_cell(model: ConfigDict, options: ConfigDict) -> Cell:
     one_of("config.model.cell", model.cell, CELLS)
-    one_of("config.model.init", model.init, INITS)
+    kind = CELLS[model.cell]
+    known = {field.name for field in dataclasses.fields(kind) if field.init}
     one_of("config.model.dtype", model.dtype, DTYPES)
     at_least("config.model.features", model.features, 1)
     for field in ("gate_bias", "input_stddev"):
         finite(f"config.model.{field}", model[field])
-    gated = model.cell != "rnn"
-    settings: dict[str, Any] = {"recurrent_init": INITS[model.init]}
+    gated = "gate_bias" in known
+    settings: dict[str, Any] = {}
+    if "recurrent_init" in known:
+        one_of("config.model.init", model.init, INITS)
+        settings["recurrent_init"] = INITS[model.init]
+    else:
+        _unused(model, "init", f"for {model.cell}, which has no recurrent matrix")
 
     if model.init == "uniform_by_width":
         _unused(model, "input_stddev", "with init=uniform_by_width, which draws every weight")
@@ -50,12 +56,14 @@ def build_cell(model: ConfigDict, options: ConfigDict) -> Cell:
         at_least("config.model.input_stddev", model.input_stddev, 0.0)
         settings["input_init"] = initializers.Normal(model.input_stddev)
 
-    chosen = {name: value for name, value in options.items() if value is not None}
+    if "activation" in known:
+        settings["activation"] = model.activation
+    else:
+        _unused(model, "activation", f"for {model.cell}")
     if gated and options.get("bias") is False:
-        for field in ("activation", "gate_bias", "chrono_length"):
+        for field in ("gate_bias", "chrono_length"):
             _unused(model, field, f"for {model.cell} with config.cell.bias=False")
     elif gated:
-        _unused(model, "activation", f"for {model.cell}")
         if (model.gate_bias is None) == (model.chrono_length is None):
             raise UserError(
                 f"give one of config.model.gate_bias={model.gate_bias} and "
@@ -68,20 +76,18 @@ def build_cell(model: ConfigDict, options: ConfigDict) -> Cell:
                 else initializers.Chrono(model.chrono_length)
             )
     else:
-        _unused(model, "gate_bias", "for rnn, which has no gates")
-        _unused(model, "chrono_length", "for rnn, which has no gates")
-        settings["activation"] = model.activation
+        _unused(model, "gate_bias", f"for {model.cell}, which has no gates")
+        _unused(model, "chrono_length", f"for {model.cell}, which has no gates")
+    chosen = {name: value for name, value in options.items() if value is not None}
     around = {
         name: chosen.pop(name)
         for name in ("learned_carry", "zoneout_h", "zoneout_c")
         if name in chosen
     }
-    kind = CELLS[model.cell]
-    known = {field.name for field in dataclasses.fields(kind)} - BUILT
     for name in chosen:
-        if name not in known:
+        if name not in known - BUILT:
             raise UserError(
-                f"config.cell.{name} is no option of {model.cell}; known: {sorted(known)}"
+                f"config.cell.{name} is no option of {model.cell}; known: {sorted(known - BUILT)}"
             )
     with blame("config.cell"):
         cell: Cell = kind(model.features, dtype=model.dtype, **settings, **chosen)

@@ -32,7 +32,7 @@ BY_HAND = {  # and a name in the error
     "piano": "Piano_midi.mat",
     "temperatures": "seattle-temps.csv",
 }
-ARGUMENTS = {"compare": [*compare.TASKS], "public": [*SOURCES]}
+ARGUMENTS = {"linear": base.LINEAR, "compare": [*compare.TASKS], "public": [*SOURCES]}
 CONFIGS = [
     (name, argument)
     for name in NAMES

@@ -64,9 +64,7 @@ class Cell:
     def associative(self) -> bool:
         """Whether the next carry is linear in the last, so that steps may be taken all at once.
 
-        Such a cell (`cells.linear`) has three methods more: `linear(params, z) -> (a, b)`, arrays
-        [..., H] of real or complex numbers with h' = a * h + b; `join(carry) -> h`; and its inverse
-        `part(h) -> carry`.
+        Such a cell (`cells.linear`) has `linear`, `join` and `part` besides.
         """
         return False
 
@@ -112,6 +110,18 @@ class Cell:
 
     def output(self, carry: Carry) -> jax.Array:
         """y [B, H], in the carry's dtype."""
+        raise NotImplementedError
+
+    def linear(self, params: Params, z: Any) -> tuple[jax.Array, jax.Array]:
+        """(a, b) [B, H] with h' = a * h + b, real or complex numbers; only if `associative`."""
+        raise NotImplementedError
+
+    def join(self, carry: Carry) -> jax.Array:
+        """h [B, H] of a carry, which has no complex numbers; only if `associative`."""
+        raise NotImplementedError
+
+    def part(self, h: jax.Array) -> Carry:
+        """The inverse of `join`."""
         raise NotImplementedError
 
     def noise(self, key: Key, batch: int, steps: int) -> Noise | None:
