@@ -58,6 +58,7 @@ def start(
     options  further flags, passed on as keyword arguments
     """
     options = options or {}
+    keep_programs()
 
     def parse(argv: Sequence[str]) -> list[str]:
         try:
@@ -163,6 +164,20 @@ def guarded(main: Callable[[], int | None]) -> NoReturn:
         with contextlib.suppress(BrokenPipeError):
             stream.flush()
     os._exit(status)  # threads may be at work, on a program or a file; nobody waits for them
+
+
+def keep_programs() -> None:
+    """Compiled programs are kept below the user's cache directory, so that a second start has them.
+
+    Unless JAX_COMPILATION_CACHE_DIR names a place, or "" for none. Read by JAX when it is imported.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    place = cache / "seqmodels" / "programs"
+    with contextlib.suppress(OSError, RuntimeError):  # no such directory can be had, or no home
+        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+            place.mkdir(parents=True, exist_ok=True)
+            os.environ["JAX_COMPILATION_CACHE_DIR"] = str(place)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
 def use_cores(seeds: int) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments import cli
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -176,3 +178,23 @@ def show(*flags, field=None):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_compiled_programs_are_kept_where_caches_are(tmp_path, monkeypatch):
+    """Unless another place is set; and where no directory can be had, nowhere."""
+    name = "JAX_COMPILATION_CACHE_DIR"
+    monkeypatch.setenv(name, "elsewhere")
+    cli.keep_programs()
+    assert os.environ[name] == "elsewhere"
+
+    monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cli.keep_programs()
+    assert os.environ[name] == str(tmp_path / "cache/seqmodels/programs")
+    assert (tmp_path / "cache/seqmodels/programs").is_dir()
+
+    monkeypatch.delenv(name)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    cli.keep_programs()
+    assert name not in os.environ
