@@ -15,7 +15,7 @@ from experiments.progress import console
 from experiments.results import Row
 from experiments.sources import Drawn, Part, Resident
 from experiments.trained import read_config, read_params, rebuild
-from seqmodels.data.order import by_length, in_order
+from seqmodels.data.epochs import by_length, in_order
 from seqmodels.data.prepare import SPLITS
 from seqmodels.metrics import mean, perplexity
 from seqmodels.training.state import empty_carry, stream

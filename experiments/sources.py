@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seqmodels.data.order import Order, by_length, in_order
+from seqmodels.data.epochs import Epochs, by_length, in_order
 from seqmodels.data.rows import NO_ROW, Rows, take
 from seqmodels.training.step import Draw
 from seqmodels.types import Batch, Spec
@@ -93,6 +93,10 @@ class Source(Protocol):
 
     def eval_draw(self, shape: Any) -> Draw: ...
 
+    def close(self) -> None:
+        """Lets go of what reads ahead, if anything does; the source can be asked again."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawn:
@@ -142,6 +146,9 @@ class Drawn:
         task, length = shape
         return lambda key, ids, data: task.sample(key, self.eval_batch, length)
 
+    def close(self) -> None:
+        pass
+
 
 class DataSetSource:
     """What all data sets have in common."""
@@ -155,6 +162,9 @@ class DataSetSource:
         assert self.facts.chance is not None
         return self.facts.chance[split]
 
+    def close(self) -> None:
+        pass
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Resident(DataSetSource):
@@ -163,7 +173,7 @@ class Resident(DataSetSource):
     spec: Spec
     data: Rows  # all splits, one behind the other
     splits: dict[str, dict[int, np.ndarray]]  # row ids by split and width
-    order: Order
+    epochs: Epochs
     facts: Facts
     batch: int
     eval_batch: int
@@ -172,16 +182,16 @@ class Resident(DataSetSource):
 
     @property
     def per_epoch(self) -> int:
-        return self.order.per_epoch
+        return self.epochs.per_epoch
 
     def shapes(self) -> tuple[int, ...]:
-        return tuple(self.order.buckets)
+        return tuple(self.epochs.buckets)
 
     def shape(self, step: int) -> int:
-        return self.order.width(step)
+        return self.epochs.width(step)
 
     def ids(self, seed: int, start: int, stop: int) -> np.ndarray:
-        ids = np.stack([self.order.ids(seed, step) for step in range(start, stop)])
+        ids = np.stack([self.epochs.ids(seed, step) for step in range(start, stop)])
         return ids.reshape(stop - start, -1, self.batch)
 
     def draw(self, shape: int) -> Draw:
@@ -222,8 +232,8 @@ def resident(
     for name, rows in splits.items():
         ids = np.arange(len(rows.lengths), dtype=np.int32) + first[name]
         by_split[name] = by_length(ids, np.asarray(rows.lengths), widths)
-    order = Order(by_split["train"], batch * accumulate, shuffle)
-    return Resident(spec, data, by_split, order, facts, batch, eval_batch)
+    epochs = Epochs(by_split["train"], batch * accumulate, shuffle)
+    return Resident(spec, data, by_split, epochs, facts, batch, eval_batch)
 
 
 def joined(

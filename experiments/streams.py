@@ -116,6 +116,12 @@ class Streamed(DataSetSource):
             )
         return self._last[1]
 
+    def close(self) -> None:
+        """Ends the threads and processes that read ahead; whoever asks again starts others."""
+        if isinstance(self._reading, Generator):
+            self._reading.close()
+        self._reading, self._next = None, -1
+
     def _read(self, start: int, stop: int) -> list[Batch]:
         """Chunks start..stop-1 since training began."""
         sizes = (self.batch, self.steps, self.accumulate, self.per_epoch)
@@ -123,8 +129,7 @@ class Streamed(DataSetSource):
         if stop == self.accumulate:  # also asked for to learn the shapes; no worker starts for that
             return [read(number) for number in range(start, stop)]
         if self._next != start:
-            if isinstance(self._reading, Generator):
-                self._reading.close()
+            self.close()
             self._reading = batches(read, start, workers=self.workers, prefetch=self.prefetch)
         assert self._reading is not None
         self._next = stop

@@ -20,6 +20,12 @@ Key = jax.Array
 Params = dict[str, Any]
 Carry = Any  # a NamedTuple of floating arrays [B, ...]
 
+PAD, UNKNOWN, BORDER = 0, 1, 2
+"""Ids that mean the same in every vocabulary: padding; a symbol that training did not have; before
+and after a document, its start and its end at once."""
+RESERVED = 3
+"""The id of a vocabulary's first symbol."""
+
 
 class Batch(NamedTuple):
     """Rows of one batch, or all N rows of a data set that fits in memory.

@@ -1,5 +1,7 @@
 """Data sets: one contract for every line of the table, then what each set promises of its own."""
 
+import importlib
+import re
 import subprocess
 import sys
 from itertools import combinations
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import placed
 import pytest
 
 from seqmodels.data import DATASETS, Digits, PythonTokens
@@ -14,6 +17,7 @@ from seqmodels.data.prepare import SPLITS
 from seqmodels.data.python_tokens import split_of
 from seqmodels.data.rows import take
 from seqmodels.data.token_kinds import KINDS, label_bytes
+from seqmodels.types import RESERVED
 
 SOURCES = {f"folder/module_{n}.py": f"x{n} = 'ä' * {n}  # é\n".encode() * n for n in range(1, 41)}
 
@@ -24,15 +28,14 @@ CASES = {
 }
 
 
+# Where the others are asked for as much: in each of these files, by tests of these names.
+DISJOINT, CHANCE = "test_.*splits.*", "test_.*chance.*"
 ELSEWHERE = {
-    "japanese_vowels": "placed.py",
-    "mnist_10k": "placed.py",
-    "movie_reviews": "placed.py",
-    "music": "placed.py",
-    "public": "test_public.py",
-    "pydoc_topics": "test_data_text.py",
-    "temperatures": "test_temperatures.py",
-    "text_files": "test_data_text.py",
+    **dict.fromkeys(placed.CASES, "test_data_placed"),
+    "public": "test_public",
+    "pydoc_topics": "test_pydoc_topics",
+    "temperatures": "test_temperatures",
+    "text_files": "test_text_files",
 }
 
 
@@ -128,11 +131,24 @@ def test_unknown_split_names_the_allowed_ones(dataset, ask, data_dir):
         getattr(dataset, ask)("dev", data_dir)
 
 
-def test_every_data_set_has_a_case():
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_data_set_has_its_splits_and_its_chance_tested(name, sources):
     """Here, or in a file of its own."""
+    assert (name in CASES) != (name in ELSEWHERE)
+    if name in CASES:
+        assert type(CASES[name](sources)[0]) is DATASETS[name]
+        return
+    module = importlib.import_module(ELSEWHERE[name])
+    for promise in (DISJOINT, CHANCE):
+        assert any(re.fullmatch(promise, test) for test in dir(module)), promise
+    if name in placed.CASES:
+        assert type(placed.CASES[name][0]) is DATASETS[name]
+    else:
+        assert getattr(module, DATASETS[name].__name__) is DATASETS[name]
+
+
+def test_the_table_is_that_of_the_tests():
     assert CASES.keys() | ELSEWHERE.keys() == DATASETS.keys()
-    for name, file in ELSEWHERE.items():
-        assert DATASETS[name].__name__ in (Path(__file__).parent / file).read_text()
 
 
 def test_importing_the_table_is_cheap():
@@ -201,7 +217,7 @@ def test_J04_windows_put_together_are_the_file(sources, data_dir):
             assert split_of(name) == split
             mask = batch.mask[ids == name]
             assert mask[:-1].all()  # only the last window is padded
-            source = (batch.inputs[ids == name][mask] - 1).astype(np.uint8).tobytes()
+            source = (batch.inputs[ids == name][mask] - RESERVED).astype(np.uint8).tobytes()
             assert source == SOURCES[name]
             assert batch.targets[ids == name][mask].tolist() == list(label_bytes(source))
 
@@ -229,7 +245,7 @@ def test_only_readable_utf8_sources_that_are_no_tests_are_used(tmp_path):
     assert set(np.concatenate(list(rows.values()))) == set(usable)
     split = split_of("mark.py")
     row = batch_of(dataset, split, tmp_path / "data").inputs[rows[split] == "mark.py"]
-    assert bytes((row[row > 0] - 1).tolist()) == b"name"  # without the byte order mark
+    assert bytes((row[row > 0] - RESERVED).tolist()) == b"name"  # without the byte order mark
 
 
 def test_changed_sources_are_prepared_anew(tmp_path):

@@ -152,9 +152,9 @@ def test_K08_one_diverging_arm_is_reported_and_the_others_finish(tmp_path, monke
     monkeypatch.setattr("experiments.runs.train_and_test", train_and_test)
     outcome = run_many(config, tmp_path)
     assert outcome == {"a_wild": "diverged", "b_broken": "failed", "c_calm": "ok"}
-    for row in rows_of(tmp_path / "a_wild", "final"):
-        assert (row["status"], row["score"]) == ("diverged", None)
-    assert all(np.isfinite(row["score"]) for row in rows_of(tmp_path / "c_calm", "final"))
+    wild, calm = (rows_of(tmp_path / name, "final") for name in ("a_wild", "c_calm"))
+    assert [(row["status"], row["score"]) for row in wild] == [("diverged", None)] * len(calm)
+    assert len(calm) == 2 and all(np.isfinite(row["score"]) for row in calm)
     assert "out of memory" in (tmp_path / "b_broken" / "error.txt").read_text()
     # The same command again runs what is missing and nothing that is finished.
     monkeypatch.undo()
@@ -212,7 +212,9 @@ def test_K07_untrained_model_scores_near_chance_never_clearly_better(task, tmp_p
     config.optimizer.learning_rate = 0.0
     config.eval.update({"batch": 250, "test_examples": 1000, "valid_examples": 250})
     run_one(config, tmp_path / "run")
-    for row in rows_of(tmp_path / "run", "final"):
+    finals = rows_of(tmp_path / "run", "final")
+    assert len(finals) == 2
+    for row in finals:
         if task == "parity":  # of 1000 answers; a model that answers alike knows nothing
             assert row["chance"] == 0.5 and abs(row["score"] - 0.5) < 0.07
         else:
@@ -224,9 +226,9 @@ def test_stops_when_solved_and_counts_the_steps(tmp_path):
     config = tiny(steps=40)
     config.train.update({"solved": 1e6, "stop_when_solved": True})
     run_one(config, tmp_path / "run")
-    for row in rows_of(tmp_path / "run", "final"):
-        assert (row["status"], row["solved"], row["steps_to_solve"]) == ("solved", True, 2)
-        assert row["step"] == 2
+    fields = ("status", "solved", "steps_to_solve", "step")
+    finals = [tuple(row[field] for field in fields) for row in rows_of(tmp_path / "run", "final")]
+    assert finals == [("solved", True, 2, 2)] * config.train.seeds
 
 
 def test_results_reader_leaves_out_a_line_cut_short(tmp_path):

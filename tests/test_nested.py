@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from test_public import example, prepare_like
+from written_sets import example, prepare_like
 
 from seqmodels.data.nested import carve, parts
 from seqmodels.data.public import Public

@@ -7,11 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from test_public import example, prepare_like
+from written_sets import example, prepare_like
 
 from seqmodels.data import Digits
-from seqmodels.data.prepare import default_data_dir
+from seqmodels.data.prepare import default_data_dir, read, stored
 from seqmodels.data.public import Public
 
 # Prepares four examples of its own, slowly, and notes each in a diary.
@@ -19,30 +20,23 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 import numpy as np
-import tensorflow_datasets as tfds
-from seqmodels.data.prepare import prepare, read
+from seqmodels.data.prepare import read, stored
 
 folder, seconds, processes = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 
-class Counting(tfds.core.GeneratorBasedBuilder):
-    VERSION = tfds.core.Version("1.0.0")
-    def _info(self):
-        features = tfds.features.FeaturesDict({"value": tfds.features.Scalar(np.int64)})
-        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples()}
-    def _generate_examples(self):
-        for value in range(4):
-            yield value, {"value": value}
-            with open(folder / "diary", "a") as diary:
-                diary.write(f"{value} ")
-            time.sleep(seconds)
+def examples():
+    for value in range(4):
+        yield {"value": value}
+        with open(folder / "diary", "a") as diary:
+            diary.write(f"{value} ")
+        time.sleep(seconds)
 
 (folder / f"ready{time.time_ns()}").touch()
 while len(list(folder.glob("ready*"))) < processes:  # start together
     time.sleep(0.01)
-make = lambda path: Counting(data_dir=path, file_format="array_record")
-print([int(example["value"]) for example in read(prepare(make, folder / "data"), "train")])
+splits = lambda: {"train": examples()}
+builder = stored("counting", "1.0.0", {"value": np.int64}, splits, folder / "data")
+print([int(example["value"]) for example in read(builder, "train")])
 """
 
 
@@ -77,6 +71,37 @@ def test_a_killed_preparation_is_repaired_by_the_next(tmp_path):
     assert list(tmp_path.rglob("incomplete.*"))
     assert_good(start(tmp_path, seconds=0))
     assert not list(tmp_path.rglob("incomplete.*"))
+
+
+def test_what_is_stored_comes_back_with_its_metadata_and_is_made_once(tmp_path):
+    features = {"n": np.int64, "name": str, "row": ((None, 2), np.float32), "sure": np.bool_}
+    examples = [
+        {"n": -1, "name": "é", "row": np.ones((3, 2), np.float32), "sure": True},
+        {"n": 2**40, "name": "", "row": np.zeros((0, 2), np.float32), "sure": False},
+    ]
+    times = []
+
+    def all_of(config):
+        kept = {}
+
+        def splits():
+            times.append(config)
+            kept["words"] = ["b", "a"]
+            return {"one": reversed(examples), "two": examples[:1]}
+
+        return stored("things", "1.2.3", features, splits, tmp_path, config=config, metadata=kept)
+
+    for config in ("this", "this", "that"):
+        builder = all_of(config)
+        assert list(builder.info.metadata["words"]) == ["b", "a"]
+        for split, wanted in (("one", examples[::-1]), ("two", examples[:1])):
+            for got, one in zip(read(builder, split), wanted, strict=True):
+                assert got["name"].decode() == one["name"]
+                for name in ("n", "row", "sure"):
+                    np.testing.assert_array_equal(got[name], one[name])
+                assert got["row"].dtype == np.float32
+    assert times == ["this", "that"]
+    assert (tmp_path / "things/that/1.2.3/dataset_info.json").exists()
 
 
 def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from seqmodels import optim
 from seqmodels.cells import RNN
-from seqmodels.data.order import Order, by_length, in_order
+from seqmodels.data.epochs import Epochs, by_length, in_order
 from seqmodels.data.rows import (
     NO_ROW,
     Rows,
@@ -147,7 +147,7 @@ def test_chunks_cover_every_step_once_in_order(targets, lengths, batch, steps, s
                 assert weights[i, t] == 0
 
 
-# Order.
+# Epochs.
 
 
 @pytest.mark.parametrize("size", [3, 4, 7, 10, 16])
@@ -186,13 +186,13 @@ bucketed = st.dictionaries(st.integers(1, 50), st.integers(1, 12), min_size=1, m
 def test_J01_I12_every_epoch_has_every_row_once_at_its_width(sizes, size, seed, shuffle):
     edges = np.cumsum([0, *sizes.values()])
     buckets = {w: np.arange(a, b) for w, a, b in zip(sizes, edges, edges[1:], strict=False)}
-    order = Order(buckets, size, shuffle)
+    epochs = Epochs(buckets, size, shuffle)
     for epoch in range(3):
-        steps = range(epoch * order.per_epoch, (epoch + 1) * order.per_epoch)
+        steps = range(epoch * epochs.per_epoch, (epoch + 1) * epochs.per_epoch)
         read = {w: [] for w in buckets}
         for step in steps:
-            ids = order.ids(seed, step)
-            read[order.width(step)].extend(ids[ids != NO_ROW].tolist())
+            ids = epochs.ids(seed, step)
+            read[epochs.width(step)].extend(ids[ids != NO_ROW].tolist())
         assert {w: sorted(ids) for w, ids in read.items()} == {
             w: rows.tolist() for w, rows in buckets.items()
         }
@@ -202,17 +202,17 @@ def test_J01_I12_every_epoch_has_every_row_once_at_its_width(sizes, size, seed, 
 
 def test_J01_order_depends_on_seed_and_epoch_and_repeats():
     def ids(seed, epoch):
-        order = Order({5: np.arange(60), 9: np.arange(60, 99)}, 8)
+        epochs = Epochs({5: np.arange(60), 9: np.arange(60, 99)}, 8)
         return [
-            order.ids(seed, epoch * order.per_epoch + i).tolist() for i in range(order.per_epoch)
+            epochs.ids(seed, epoch * epochs.per_epoch + i).tolist() for i in range(epochs.per_epoch)
         ]
 
     assert ids(0, 0) == ids(0, 0)
     assert ids(0, 0) != ids(0, 1) and ids(0, 0) != ids(1, 0)
-    order = Order({5: np.arange(60), 9: np.arange(60, 99)}, 8)
-    again = Order(order.buckets, 8)
+    epochs = Epochs({5: np.arange(60), 9: np.arange(60, 99)}, 8)
+    again = Epochs(epochs.buckets, 8)
     at_once = [again.width(step) for step in reversed(range(26))]  # any access order
-    assert at_once[::-1] == [order.width(step) for step in range(26)]
+    assert at_once[::-1] == [epochs.width(step) for step in range(26)]
 
 
 def test_J02_buckets_hold_what_fits_and_refuse_what_does_not():

@@ -1,5 +1,6 @@
 """What every source knows beside its rows, whatever kind it is."""
 
+import jax
 import numpy as np
 import pytest
 from test_experiments import tiny
@@ -70,6 +71,13 @@ def test_facts_are_there_where_a_data_set_has_them(source):
     if text:
         assert facts.tokenizer.size == source.spec.inputs
     assert facts.baselines is None and facts.frequencies is None
+
+
+def test_every_source_can_be_closed_and_asked_again(source):
+    first = source.ids(0, 0, 1)
+    source.close()
+    source.close()
+    jax.tree.map(np.testing.assert_array_equal, source.ids(0, 0, 1), first)
 
 
 def test_baselines_are_those_of_the_test_rows(tmp_path):

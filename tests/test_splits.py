@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqmodels.data.splits import Spans, by_entity, by_horizon, by_time, check, complete
+from seqmodels.data.splits import Spans, by_entity, by_horizon, by_time, check, complete, ranges
 
 SHARES = {"train": 0.7, "valid": 0.1, "test": 0.2}
 
@@ -22,6 +22,17 @@ def spans(*rows, ids=None, dtype=np.int64) -> Spans:
         np.array(last, dtype),
         None if ids is None else np.array(ids),
     )
+
+
+@given(st.integers(0, 10**13))
+def test_ranges_lie_behind_each_other_and_have_their_shares(total):
+    found = ranges(total, SHARES)
+    (begin, *starts), (*stops, end) = zip(*found.values(), strict=True)
+    assert (begin, end) == (0, total) and starts == stops
+    for split, (first, stop) in found.items():
+        assert abs(stop - first - SHARES[split] * total) <= 1 + 1e-15 * total
+    with pytest.raises(ValueError, match="shares are a 0.5; allowed: positive numbers that add up"):
+        ranges(total, {"a": 0.5})
 
 
 # Looking at splits.

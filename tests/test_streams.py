@@ -3,6 +3,7 @@ whoever reads them and wherever a run goes on."""
 
 import contextlib
 import multiprocessing
+import threading
 import time
 from dataclasses import dataclass
 
@@ -163,11 +164,27 @@ def test_J08_what_was_read_ahead_is_read_again(path, monkeypatch):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert asked[:7] == [*range(7)]
-    stopped._reading.close()
+    stopped.close()
     again = source(path, accumulate=1, prefetch=4)
     asked.clear()
     assert_same_chunks(again, path, 1, (3, 6))
     assert asked[:3] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_closed_source_reads_no_more_ahead_and_can_be_asked_again(workers, path):
+    before = {*threading.enumerate()}
+    streamed = source(path, workers=workers, prefetch=2)
+    streamed.close()  # that has not begun
+    for start in (0, 2):
+        assert_same_chunks(streamed, path, 2, (start, start + 2))
+        assert multiprocessing.active_children() or workers == 0
+        streamed.close()
+        assert not multiprocessing.active_children()
+        deadline = time.monotonic() + 60
+        while left := {*threading.enumerate()} - before:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])

@@ -19,7 +19,7 @@ from table import KEY, jit, module_params
 
 from seqmodels import optim
 from seqmodels.cells import LSTM
-from seqmodels.data.order import Order
+from seqmodels.data.epochs import Epochs
 from seqmodels.data.rows import NO_ROW, Rows, pack, take
 from seqmodels.layers import Stack
 from seqmodels.losses import add_up
@@ -133,9 +133,9 @@ def test_D05_clipping_acts_once_after_accumulation():
 def test_D06_leftover_batches_are_applied_with_their_own_weight():
     """10 batches in fours: the last update is the mean of two, in every epoch, however called."""
     data = one_feature(*([float(n)] for n in range(1, 11)))
-    order = Order({WIDTH: np.arange(10)}, PARTS, shuffle=False)
-    assert order.per_epoch == 3
-    ids = np.stack([order.ids(0, step) for step in range(4)])[..., None]
+    epochs = Epochs({WIDTH: np.arange(10)}, PARTS, shuffle=False)
+    assert epochs.per_epoch == 3
+    ids = np.stack([epochs.ids(0, step) for step in range(4)])[..., None]
     assert (ids[2, :, 0] == [8, 9, NO_ROW, NO_ROW]).all()
     state, sums = TRAIN(SGD, draw, start(SGD), jnp.int32(3), ids, data)
     np.testing.assert_allclose(kernel(state), [-(2.5 + 6.5 + 9.5), 0])

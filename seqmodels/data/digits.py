@@ -3,7 +3,6 @@
 1,797 images, 10 classes, split 1,200 / 200 / 397 by a fixed permutation.
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from seqmodels.data.chance import majority_accuracy
-from seqmodels.data.prepare import check_split, prepare, read
+from seqmodels.data.prepare import Feature, check_split, read, stored
 from seqmodels.data.rows import Rows, pack
 from seqmodels.types import Spec
 
 EXAMPLES = 1797
 # Positions in the permutation default_rng(0).permutation(EXAMPLES).
 SPLIT_RANGES = {"train": (0, 1200), "valid": (1200, 1400), "test": (1400, EXAMPLES)}
+
+FEATURES: dict[str, Feature] = {"pixels": ((64,), np.uint8), "label": np.uint8, "id": np.int64}
 
 
 @dataclass(frozen=True)
@@ -53,44 +54,18 @@ class Digits:
 
     def _read(self, split: str, data_dir: str | Path | None) -> list[dict[str, Any]]:
         check_split(split)
-        builder = _builder_class()
-        return read(
-            prepare(lambda path: builder(data_dir=path, file_format="array_record"), data_dir),
-            split,
-        )
+        return read(stored("digits", "1.0.0", FEATURES, _splits, data_dir), split)
 
 
-@functools.cache
-def _builder_class() -> type:
-    import tensorflow_datasets as tfds
+def _splits() -> dict[str, Iterator[dict[str, Any]]]:
+    from sklearn.datasets import load_digits
 
-    class DigitsBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        name = "digits"
-        VERSION = tfds.core.Version("1.0.0")
+    images = load_digits()
+    order = np.random.default_rng(0).permutation(EXAMPLES)
 
-        def _info(self) -> tfds.core.DatasetInfo:
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    {
-                        "pixels": tfds.features.Tensor(shape=(64,), dtype=np.uint8),
-                        "label": tfds.features.Scalar(np.uint8),
-                        "id": tfds.features.Scalar(np.int64),
-                    }
-                ),
-                disable_shuffling=True,  # stored in the order of the keys
-            )
+    def examples(first: int, stop: int) -> Iterator[dict[str, Any]]:
+        for index in order[first:stop]:
+            pixels = images.data[index].astype(np.uint8)
+            yield {"pixels": pixels, "label": images.target[index], "id": index}
 
-        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
-            return {split: self._generate_examples(split) for split in SPLIT_RANGES}
-
-        def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-            from sklearn.datasets import load_digits
-
-            images = load_digits()
-            order = np.random.default_rng(0).permutation(EXAMPLES)
-            for key, index in enumerate(order[slice(*SPLIT_RANGES[split])]):
-                pixels = images.data[index].astype(np.uint8)
-                yield key, {"pixels": pixels, "label": images.target[index], "id": index}
-
-    return DigitsBuilder
+    return {split: examples(*place) for split, place in SPLIT_RANGES.items()}

@@ -8,7 +8,6 @@ passing-through regions"). 270 utterances are for training, 30 of each man; 370 
 The two files are in the packages aeon and sktime (both BSD-3), which are not imported.
 """
 
-import functools
 import importlib.util
 import math
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from jaxtyping import Float
 
 from seqmodels.data.chance import majority_accuracy
 from seqmodels.data.manual import check_sha256, extract, manual_dir, manual_file, text_lines
-from seqmodels.data.prepare import SPLITS, check_split, prepare, read
+from seqmodels.data.prepare import SPLITS, Feature, check_split, read, stored
 from seqmodels.data.rows import Rows, pack
 from seqmodels.types import Spec
 
@@ -36,6 +35,11 @@ FILES = {
 
 SOURCE = "pip download --no-deps aeon==1.6.0 (the wheel will do as it is), or pip install aeon"
 VALID_EVERY = 5
+FEATURES: dict[str, Feature] = {
+    "series": ((None, DIMENSIONS), np.float32),
+    "speaker": np.uint8,
+    "id": str,
+}
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,12 @@ class JapaneseVowels:
 
     def _read(self, split: str, data_dir: str | Path | None) -> list[dict[str, Any]]:
         check_split(split)
-        builder = _builder_class(manual_dir(data_dir))
-        return read(
-            prepare(lambda path: builder(data_dir=path, file_format="array_record"), data_dir),
-            split,
-        )
+        manual = manual_dir(data_dir)
+
+        def splits() -> dict[str, Iterator[dict[str, Any]]]:
+            return {split: _examples(split, manual) for split in SPLITS}
+
+        return read(stored("japanese_vowels", "1.0.0", FEATURES, splits, data_dir), split)
 
 
 def parse_ts(contents: bytes, where: str) -> list[tuple[int, Float[np.ndarray, "T E"], int]]:
@@ -158,33 +163,3 @@ def _examples(split: str, manual: Path) -> Iterator[dict[str, Any]]:
         if split == "test" or valid == (split == "valid"):
             row = f"JapaneseVowels_{part}.ts:{number}"
             yield {"series": series, "speaker": speaker, "id": row}
-
-
-@functools.cache
-def _builder_class(manual: Path) -> type:
-    import tensorflow_datasets as tfds
-
-    class JapaneseVowelsBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        name = "japanese_vowels"
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self) -> tfds.core.DatasetInfo:
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    {
-                        "series": tfds.features.Tensor(shape=(None, DIMENSIONS), dtype=np.float32),
-                        "speaker": tfds.features.Scalar(np.uint8),
-                        "id": tfds.features.Text(),
-                    }
-                ),
-                disable_shuffling=True,  # stored in the order of the keys
-            )
-
-        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
-            return {split: self._generate_examples(split) for split in SPLITS}
-
-        def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-            yield from enumerate(_examples(split, manual))
-
-    return JapaneseVowelsBuilder

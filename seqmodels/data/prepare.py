@@ -1,4 +1,4 @@
-"""Prepares a TFDS builder in the cache directory exactly once, and reads it back.
+"""Prepares data with TFDS in the cache directory exactly once, and reads them back.
 
 TFDS by itself is not safe against a second process, nor tidy after a kill. Here a file lock in
 the cache directory makes one process prepare while the others wait, and the remains of a killed
@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,10 @@ DATA_DIR_VARIABLE = "SEQMODELS_DATA_DIR"
 SPLITS = ("train", "valid", "test")
 INFO = "dataset_info.json"
 
+Feature = type | tuple[tuple[int | None, ...], type]
+"""`str`, the NumPy type of a number, or shape and type of an array, None where a length varies."""
+Examples = Iterable[Mapping[str, Any]]
+
 
 def default_data_dir() -> Path:
     """$SEQMODELS_DATA_DIR, or seqmodels/data below $XDG_CACHE_HOME or ~/.cache."""
@@ -32,6 +36,58 @@ def default_data_dir() -> Path:
         return Path(chosen).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "seqmodels" / "data"
+
+
+def stored(
+    name: str,
+    version: str,
+    features: Mapping[str, Feature],
+    splits: Callable[[], Mapping[str, Examples]],
+    data_dir: str | Path | None = None,
+    *,
+    config: str | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> "DatasetBuilder":
+    """A data set as TFDS keeps it, below name/config/version; prepared now if it was not before.
+
+    features  of each example, by name
+    splits    gives the examples of each split in the order in which they are to be kept. It is
+              called to prepare the data, and never afterwards
+    config    names what the contents depend on besides the version
+    metadata  to be kept with the data and found in `builder.info.metadata`; `splits` may fill it
+
+    Raises as `prepare` does, and what `splits` raises.
+    """
+    import tensorflow_datasets as tfds
+
+    def feature(kind: Feature) -> Any:
+        if isinstance(kind, tuple):
+            return tfds.features.Tensor(shape=kind[0], dtype=kind[1])
+        return tfds.features.Text() if kind is str else tfds.features.Scalar(kind)
+
+    class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
+        VERSION = tfds.core.Version(version)
+        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=config)] if config else []
+
+        def _info(self) -> tfds.core.DatasetInfo:
+            return tfds.core.DatasetInfo(
+                builder=self,
+                features=tfds.features.FeaturesDict({k: feature(v) for k, v in features.items()}),
+                disable_shuffling=True,  # stored in the order of the keys
+                metadata=None if metadata is None else tfds.core.MetadataDict(),
+            )
+
+        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
+            found = splits()
+            if metadata is not None:
+                self.info.metadata.update(metadata)
+            return {split: self._generate_examples(examples) for split, examples in found.items()}
+
+        def _generate_examples(self, examples: Examples) -> Iterator[tuple[int, Any]]:
+            yield from enumerate(examples)
+
+    Builder.name = name
+    return prepare(lambda path: Builder(data_dir=path, file_format="array_record"), data_dir)
 
 
 def prepare(

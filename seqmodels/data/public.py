@@ -12,16 +12,16 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seqmodels.data.chance import majority_accuracy
 from seqmodels.data.nested import carve
 from seqmodels.data.prepare import check_split, default_data_dir, opened, prepare, undamaged
+from seqmodels.data.public_sets import SETTINGS, SOURCES, Entry
 from seqmodels.data.rows import Rows, pack
 from seqmodels.data.tokenizers import (
-    RESERVED,
     ByteTokenizer,
     Tokenizer,
     WordTokenizer,
@@ -29,7 +29,7 @@ from seqmodels.data.tokenizers import (
     target_counts,
     unigram_bits,
 )
-from seqmodels.types import Spec
+from seqmodels.types import RESERVED, Spec
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
@@ -37,56 +37,6 @@ if TYPE_CHECKING:
 MIN_COUNT = 2  # in the training texts, for a word to be in the vocabulary
 MOST_STEPS = 2**31 - 1  # positions in a split are int32
 CARVED = 10  # without an official valid split, it is every tenth row of train
-
-# Settings by kind of set, and what they are where they are not given.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "text": {"tokens": "byte", "words": 20_000, "max_length": None},
-    "language": {"tokens": "byte", "words": 20_000},
-    "image": {"permuted": False},
-    "audio": {"frame": 160},
-}
-
-
-class Entry(NamedTuple):
-    """What a public set has and how it is read.
-
-    package   of tensorflow_datasets that knows it
-    kind      "text", "image", "audio": a class for each, an image being read pixel by pixel in
-              row-major order; "language": texts, of which the next symbol is predicted
-    features  that are read; several texts are joined by a space
-    shape     of an image: pixels and channels
-    splits    official names of train, valid and test; None: carved out of train
-    nested    texts of train are parts of others there: what is carved shares none with the rest
-    """
-
-    package: str
-    kind: str
-    features: tuple[str, ...]
-    classes: int = 0
-    shape: tuple[int, int] = (0, 0)
-    splits: tuple[str, str | None, str] = ("train", None, "test")
-    nested: bool = False
-
-
-_OFFICIAL = ("train", "validation", "test")
-
-SOURCES: dict[str, Entry] = {
-    "mnist": Entry("image_classification", "image", ("image",), 10, (784, 1)),
-    "fashion_mnist": Entry("image_classification", "image", ("image",), 10, (784, 1)),
-    "kmnist": Entry("image_classification", "image", ("image",), 10, (784, 1)),
-    "cifar10": Entry("image_classification", "image", ("image",), 10, (1024, 3)),
-    "imdb_reviews": Entry("text", "text", ("text",), 2),
-    # The labels of its official test split are not public: the official valid split is the test.
-    # That has whole sentences, and train has sentences and most of their phrases.
-    "glue/sst2": Entry(
-        "text", "text", ("sentence",), 2, splits=("train", None, "validation"), nested=True
-    ),
-    "ag_news_subset": Entry("text", "text", ("title", "description"), 4),
-    "yelp_polarity_reviews": Entry("text", "text", ("text",), 2),
-    "tiny_shakespeare": Entry("text", "language", ("text",), splits=_OFFICIAL),
-    "lm1b": Entry("text", "language", ("text",)),
-    "speech_commands": Entry("audio", "audio", ("audio",), 12, splits=_OFFICIAL),
-}
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seqmodels.data.prepare import SPLITS, check_split, prepare, read
+from seqmodels.data.prepare import SPLITS, Feature, check_split, read, stored
 from seqmodels.data.rows import Rows
+from seqmodels.data.splits import ranges
 from seqmodels.data.tokenizers import CharTokenizer, bordered, target_counts, unigram_bits
 from seqmodels.types import Spec
 
-# Of all characters: train ends before the first share, valid before the second. In hundredths.
-TRAIN_END, VALID_END = 85, 90
+SHARES = dict(zip(SPLITS, (0.85, 0.05, 0.1), strict=True))  # of all characters
 RUN = 200  # characters that no two topics share
+FEATURES: dict[str, Feature] = {"topic": str, "first": np.int64, "text": str, "ends": np.bool_}
 
 
 class Piece(NamedTuple):
@@ -83,10 +84,18 @@ class PydocTopics:
 
     def _read(self, split: str, data_dir: str | Path | None) -> list[Piece]:
         check_split(split)
-        builder = _builder_class(_fingerprint(_topics()))
-        examples = read(
-            prepare(lambda path: builder(data_dir=path, file_format="array_record"), data_dir),
-            split,
+        topics = _topics()
+
+        def splits() -> dict[str, list[dict[str, Any]]]:
+            return {split: [piece._asdict() for piece in cut(topics, split)] for split in SPLITS}
+
+        builder = stored(
+            "pydoc_topics",
+            "2.0.0",  # 1.0.0 had all topics
+            FEATURES,
+            splits,
+            data_dir,
+            config=_fingerprint(topics),
         )
         return [
             Piece(
@@ -95,15 +104,13 @@ class PydocTopics:
                 text=example["text"].decode(),
                 ends=example["ends"],
             )
-            for example in examples
+            for example in read(builder, split)
         ]
 
 
 def cut(topics: dict[str, str], split: str) -> Iterator[Piece]:
     """A split's pieces, in the order of the topics' names; none is empty."""
-    total = sum(map(len, topics.values()))
-    bounds = (0, total * TRAIN_END // 100, total * VALID_END // 100, total)
-    begin, end = bounds[SPLITS.index(split) :][:2]
+    begin, end = ranges(sum(map(len, topics.values())), SHARES)[split]
     position = 0  # of a topic's first character in all texts
     for topic, text in sorted(topics.items()):
         first, stop = (min(max(bound - position, 0), len(text)) for bound in (begin, end))
@@ -153,36 +160,3 @@ def _spec(fingerprint: str) -> Spec:
     return Spec(
         inputs=size, tokens=True, outputs=size, per_step=True, loss="cross_entropy", metric="bits"
     )
-
-
-@functools.cache
-def _builder_class(fingerprint: str) -> type:
-    import tensorflow_datasets as tfds
-
-    class PydocTopicsBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        name = "pydoc_topics"
-        VERSION = tfds.core.Version("2.0.0")  # 1.0.0 had all topics
-        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=fingerprint)]
-
-        def _info(self) -> tfds.core.DatasetInfo:
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    {
-                        "topic": tfds.features.Text(),
-                        "first": tfds.features.Scalar(np.int64),
-                        "text": tfds.features.Text(),
-                        "ends": tfds.features.Scalar(np.bool_),
-                    }
-                ),
-                disable_shuffling=True,  # stored in the order of the keys
-            )
-
-        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
-            return {split: self._generate_examples(split) for split in SPLITS}
-
-        def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-            for key, piece in enumerate(cut(_topics(), split)):
-                yield key, piece._asdict()
-
-    return PydocTopicsBuilder

@@ -7,7 +7,6 @@ lie hundreds of bytes back. Files are split whole, yet relatives remain (the cha
 """
 
 import codecs
-import functools
 import hashlib
 import io
 import os
@@ -23,13 +22,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from seqmodels.data.chance import majority_accuracy, symbol_accuracy
-from seqmodels.data.prepare import SPLITS, check_split, prepare, read
+from seqmodels.data.prepare import SPLITS, Feature, check_split, read, stored
 from seqmodels.data.rows import Rows, pack
 from seqmodels.data.token_kinds import KINDS, label_bytes
-from seqmodels.types import Spec
+from seqmodels.data.tokenizers import ByteTokenizer
+from seqmodels.types import RESERVED, Spec
 
-PAD_ID = 0  # the only reserved id; byte b has id b + 1, so there are no unknown symbols
-VOCABULARY = 257
+FEATURES: dict[str, Feature] = {
+    "bytes": ((None,), np.uint8),
+    "kinds": ((None,), np.uint8),
+    "path": str,
+}
 
 # Tests hold malformed files on purpose; installed packages are not the standard library.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -50,7 +53,7 @@ class PythonTokens:
     source_dir: str | Path | None = None
 
     spec: ClassVar[Spec] = Spec(
-        inputs=VOCABULARY,
+        inputs=ByteTokenizer.size,
         tokens=True,
         outputs=len(KINDS),
         per_step=True,
@@ -63,17 +66,18 @@ class PythonTokens:
             raise ValueError(f"window is {self.window}; allowed: 1 or more bytes")
 
     def load(self, split: str, data_dir: str | Path | None = None) -> Rows:
-        """N windows of a split's files: inputs and targets int32 [P], one a byte.
+        """N windows of a split's files: inputs, as of `ByteTokenizer`, and targets int32 [P], one a
+        byte.
 
         Raises ValueError for an unknown split, or for sources that leave a split empty; OSError
         if `data_dir` cannot be written.
         """
         examples = self._read(split, data_dir)
-        inputs, starts, lengths = pack([example["bytes"] + np.int32(1) for example in examples])
+        contents, starts, lengths = pack([example["bytes"] for example in examples])
         targets = np.concatenate([example["kinds"] for example in examples]).astype(np.int32)
         windows = [self._windows(int(n)) for n in lengths]  # of each file, from its start
         return Rows(
-            inputs=inputs,
+            inputs=contents + np.int32(RESERVED),
             targets=targets,
             starts=np.repeat(starts, [len(w) for w in windows]) + np.concatenate(windows),
             lengths=np.concatenate(
@@ -102,9 +106,12 @@ class PythonTokens:
     def _read(self, split: str, data_dir: str | Path | None) -> list[dict[str, Any]]:
         check_split(split)
         root = Path(self.source_dir or sysconfig.get_path("stdlib")).expanduser().resolve()
-        builder = _builder_class(root, _fingerprint(root))
+
+        def splits() -> dict[str, Iterator[dict[str, Any]]]:
+            return {split: _examples(root, split) for split in SPLITS}
+
         return read(
-            prepare(lambda path: builder(data_dir=path, file_format="array_record"), data_dir),
+            stored("python_tokens", "1.0.0", FEATURES, splits, data_dir, config=_fingerprint(root)),
             split,
         )
 
@@ -168,34 +175,3 @@ def _examples(root: Path, split: str) -> Iterator[dict[str, Any]]:
         }
     if not total:
         raise ValueError(f"no usable Python file below {root} for split {split!r}")
-
-
-@functools.cache
-def _builder_class(root: Path, fingerprint: str) -> type:
-    import tensorflow_datasets as tfds
-
-    class PythonTokensBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        name = "python_tokens"
-        VERSION = tfds.core.Version("1.0.0")
-        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=fingerprint)]
-
-        def _info(self) -> tfds.core.DatasetInfo:
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    {
-                        "bytes": tfds.features.Tensor(shape=(None,), dtype=np.uint8),
-                        "kinds": tfds.features.Tensor(shape=(None,), dtype=np.uint8),
-                        "path": tfds.features.Text(),
-                    }
-                ),
-                disable_shuffling=True,  # stored in the order of the keys
-            )
-
-        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
-            return {split: self._generate_examples(split) for split in SPLITS}
-
-        def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-            yield from enumerate(_examples(root, split))
-
-    return PythonTokensBuilder

@@ -10,6 +10,7 @@ that add up to 1.
 """
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -178,15 +179,30 @@ def complete(
 # Making splits.
 
 
+def ranges(total: int, shares: Mapping[str, float]) -> dict[str, tuple[int, int]]:
+    """Of `total` things in a row, the first one of each split and the one behind its last.
+
+    Raises ValueError for impossible shares.
+    """
+    return dict(zip(shares, itertools.pairwise(_borders(total, shares).tolist()), strict=True))
+
+
+def _borders(
+    total: int | Int[np.ndarray, "*N"], shares: Mapping[str, float]
+) -> Int[np.ndarray, "_ *N"]:
+    """Rounded sums of the shares, from 0 to the total."""
+    if not all(share > 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-9:
+        given = ", ".join(f"{name} {share:g}" for name, share in shares.items()) or "none"
+        raise ValueError(f"shares are {given}; allowed: positive numbers that add up to 1")
+    ends = np.cumsum([0.0, *shares.values()])
+    return np.rint(np.multiply.outer(ends, total)).astype(np.int64)
+
+
 def _part(
     rank: Int[np.ndarray, "N"], total: Int[np.ndarray, "N"], shares: Mapping[str, float]
 ) -> Int[np.ndarray, "N"]:
     """Which split place `rank` of `total` falls into: cut at the rounded sums of the shares."""
-    if not all(share > 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-9:
-        given = ", ".join(f"{name} {share:g}" for name, share in shares.items()) or "none"
-        raise ValueError(f"shares are {given}; allowed: positive numbers that add up to 1")
-    ends = np.cumsum(list(shares.values()))[:-1]
-    return np.sum(rank >= np.rint(ends[:, None] * total), axis=0)
+    return np.sum(rank >= _borders(total, shares)[1:-1], axis=0)
 
 
 def _rows(part: Int[np.ndarray, "N"], names: list[str], of_what: str) -> Parts:

@@ -12,8 +12,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from absl import flags
-
 from seqmodels.types import Batch
 
 ENDLESS = 2**62
@@ -62,7 +60,11 @@ def _batches(
     sent = functools.partial(_pickled, read) if workers else read
     reading = grain.MapDataset.range(stop)[start:].map(sent).to_iter_dataset(options)
     if workers:
-        if not flags.FLAGS.is_parsed():  # grain asks for flags; a notebook or a test parses none
+        # Not flags of ours: grain hands its own to each process and dies where absl has parsed
+        # none, as in a notebook, a test, or a program with another parser.
+        from absl import flags
+
+        if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()
         reading = reading.mp_prefetch(
             grain.multiprocessing.MultiprocessingOptions(

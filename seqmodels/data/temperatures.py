@@ -9,7 +9,6 @@ averages over many years do and no single year's weather does. So the seasonal f
 perfect, and a score says little next to `chance`: put it beside `baselines`.
 """
 
-import functools
 import importlib.util
 import math
 import re
@@ -22,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from seqmodels.data.manual import check_sha256, extract, manual_dir, manual_file, text_lines
-from seqmodels.data.prepare import SPLITS, check_split, prepare, read
+from seqmodels.data.prepare import SPLITS, Feature, check_split, read, stored
 from seqmodels.data.rows import Rows
 from seqmodels.data.splits import by_horizon, by_time, check
 from seqmodels.data.windows import (
@@ -53,6 +52,11 @@ SOURCE = (
 SHARES = {"train": 0.7, "valid": 0.1, "test": 0.2}  # of the hours
 DAY = 24
 FEATURES = 5
+STORED: dict[str, Feature] = {
+    "city": str,
+    "hours": ((None,), np.int64),
+    "fahrenheit": ((None,), np.float64),
+}
 
 
 class Series(NamedTuple):
@@ -243,10 +247,13 @@ def _mse(rows: Rows, predictions: np.ndarray) -> float:
 
 
 def _series(data_dir: str | Path | None) -> Series:
-    builder = _builder_class(manual_dir(data_dir))
-    cities = read(
-        prepare(lambda path: builder(data_dir=path, file_format="array_record"), data_dir), "series"
-    )
+    manual = manual_dir(data_dir)
+
+    def splits() -> dict[str, Iterator[dict[str, Any]]]:
+        # One entry a city: windows and splits depend on the settings, so `load` makes them.
+        return {"series": _cities(manual)}
+
+    cities = read(stored("temperatures", "1.0.0", STORED, splits, data_dir), "series")
     return Series(
         np.repeat([city["city"].decode() for city in cities], [len(c["hours"]) for c in cities]),
         np.concatenate([city["hours"] for city in cities]),
@@ -265,34 +272,3 @@ def _cities(manual: Path) -> Iterator[dict[str, Any]]:
         hours, degrees = parse_temperatures(contents, where)
         check_sha256(contents, where, sha256, SOURCE)
         yield {"city": city, "hours": hours, "fahrenheit": degrees}
-
-
-@functools.cache
-def _builder_class(manual: Path) -> type:
-    import tensorflow_datasets as tfds
-
-    class TemperaturesBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-        name = "temperatures"
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self) -> tfds.core.DatasetInfo:
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    {
-                        "city": tfds.features.Text(),
-                        "hours": tfds.features.Tensor(shape=(None,), dtype=np.int64),
-                        "fahrenheit": tfds.features.Tensor(shape=(None,), dtype=np.float64),
-                    }
-                ),
-                disable_shuffling=True,  # stored in the order of the keys
-            )
-
-        def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
-            # One entry a city: windows and splits depend on the settings, so `load` makes them.
-            return {"series": self._generate_examples()}
-
-        def _generate_examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
-            yield from enumerate(_cities(manual))
-
-    return TemperaturesBuilder

@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 from seqmodels.data.prepare import SPLITS, check_split
-from seqmodels.data.tokenizers import PAD, RESERVED, ByteTokenizer, unigram_bits
-from seqmodels.types import Batch, Spec
+from seqmodels.data.splits import ranges
+from seqmodels.data.tokenizers import ByteTokenizer, unigram_bits
+from seqmodels.types import PAD, RESERVED, Batch, Spec
 
-# Of all bytes: train ends before the first share, valid before the second. In hundredths.
-TRAIN_END, VALID_END = 90, 95
+SHARES = dict(zip(SPLITS, (0.9, 0.05, 0.05), strict=True))  # of all bytes
 SMALLEST = 40  # bytes in all: every split has an input and a target
 _BLOCK = 1 << 20  # bytes looked at together where a whole split is read
 
@@ -167,10 +167,7 @@ class TextFiles:
 
     def _range(self, split: str) -> tuple[int, int]:
         check_split(split)
-        total = int(self._ends[-1])
-        bounds = (0, total * TRAIN_END // 100, total * VALID_END // 100, total)
-        begin, end = bounds[SPLITS.index(split) :][:2]
-        return begin, end
+        return ranges(int(self._ends[-1]), SHARES)[split]
 
 
 def _map(file: File) -> np.ndarray:

@@ -30,10 +30,7 @@ import numpy as np
 from jaxtyping import Int
 
 from seqmodels.data.rows import Rows
-from seqmodels.types import Array
-
-PAD, UNKNOWN, BORDER = 0, 1, 2
-RESERVED = 3
+from seqmodels.types import BORDER, PAD, RESERVED, UNKNOWN, Array
 
 _REPLACEMENT = "\ufffd"
 _WORD = re.compile(r"\w+|[^\w\s]")

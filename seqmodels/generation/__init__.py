@@ -10,7 +10,8 @@ A language model maps ids [B, T] and a carry to (logits [B, T, V] of the next sy
 """
 
 from seqmodels.generation.sequences import GenState, advance, generate, start
-from seqmodels.generation.symbols import BORDER, NEVER, PAD, UNKNOWN, filter_logits, pick
+from seqmodels.generation.symbols import NEVER, filter_logits, pick
+from seqmodels.types import BORDER, PAD, UNKNOWN
 
 __all__ = [
     "BORDER",

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
-from seqmodels.generation.symbols import BORDER, NEVER, PAD, Number, check_settings, pick, widened
+from seqmodels.generation.symbols import NEVER, Number, check_settings, pick, widened
 from seqmodels.layers import Bidirectional, Recurrent
-from seqmodels.types import Array, Carry, Key, Params
+from seqmodels.types import BORDER, PAD, Array, Carry, Key, Params
 
 
 class GenState(NamedTuple):

@@ -9,10 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from seqmodels.types import Array, Key
-
-PAD, UNKNOWN, BORDER = range(3)
-"""The ids that mean the same in every vocabulary. A border starts and ends each document."""
+from seqmodels.types import PAD, UNKNOWN, Array, Key
 
 NEVER = (PAD, UNKNOWN)
 """Ids that are not generated unless asked for: they stand for no text."""

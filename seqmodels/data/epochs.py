@@ -37,7 +37,7 @@ def in_order(rows: Int[np.ndarray, "N"], batch: int) -> Int[np.ndarray, "M B"]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Order:
+class Epochs:
     """Batches of `size` rows, each from one bucket, for any number of epochs.
 
     buckets  row ids by the width T of their batches
@@ -67,7 +67,7 @@ class Order:
         epoch, index = divmod(step, self.per_epoch)
         return self._epoch(seed, epoch)[index]
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019 (an order lives as long as its run)
+    @functools.lru_cache(maxsize=4)  # noqa: B019 (they live as long as their run)
     def _widths(self, epoch: int) -> np.ndarray:
         counts = [-(-len(rows) // self.size) for rows in self.buckets.values()]
         widths = np.repeat(list(self.buckets), counts)
