@@ -164,12 +164,13 @@ def cells(table=TABLE, costly=False):
 
 
 def runs(table=TABLE, costly=False):
-    """Parametrizes a test by `entry` and `key`: without noise, and with it where a cell has it;
-    of a cell that has it the fast suite takes that alone."""
+    """Parametrizes a test by `entry` and `key`: with noise where a cell has it, which is the same
+    code and more; without it too among the slow, if it is not costly."""
 
     def rows(one):
-        noisy = one.cell.stochastic
-        return [("", (one, None), not noisy), *[(", noise", (one, 0), True)] * noisy]
+        if not one.cell.stochastic:
+            return [("", (one, None), True)]
+        return [("", (one, None), False)] * (not costly) + [(", noise", (one, 0), True)]
 
     return _parametrized("entry, key", table, rows, costly)
 

@@ -75,17 +75,15 @@ def test_steps_one_by_one_equal_the_numpy_loop(x64, entry):
 
 
 @table.runs()
-@pytest.mark.parametrize(
-    "implementation, steps, reverse", [("reference", STEPS, False), ("fused", 64, True)]
-)
+@pytest.mark.parametrize("implementation, reverse", [("reference", False), ("fused", True)])
 def test_D01_gradients_equal_finite_differences_of_the_numpy_loop(
-    x64, entry, key, implementation, steps, reverse
+    x64, entry, key, implementation, reverse
 ):
-    check_gradients(entry, key, implementation, steps, reverse)
+    check_gradients(entry, key, implementation, STEPS, reverse)
 
 
 @table.runs(costly=True)
-@pytest.mark.parametrize("steps, reverse", [(1, True), (64, False)])
+@pytest.mark.parametrize("steps, reverse", [(1, True), (64, False), (64, True)])
 def test_D01_gradients_of_one_step_and_of_many(x64, entry, key, steps, reverse):
     check_gradients(entry, key, "fused", steps, reverse)
 

@@ -25,9 +25,19 @@ from seqmodels import recurrence
 
 CELLS = {name: entry.cell for name, entry in ALL.items()}
 both = pytest.mark.parametrize("implementation", table.IMPLEMENTATIONS)
-fused_first = pytest.mark.parametrize(
-    "implementation", ["fused", pytest.param("reference", marks=pytest.mark.slow)]
-)
+
+
+def ways(rows, names, first, *others):
+    """Each of `rows` (`table.cells`, `table.runs`) in the `first` way; SAMPLE, among the slow, in
+    the others too. Which way the loop runs is not the cell's to know, and each costs seconds."""
+    arguments, params = rows.args
+    named = [
+        pytest.param(*row.values, *way, id=f"{row.id}, {way}", marks=marks)
+        for row in params
+        for way, marks in [(first, row.marks), *((other, pytest.mark.slow) for other in others)]
+        if way == first or row.id.removesuffix(", noise") in table.SAMPLE
+    ]
+    return pytest.mark.parametrize(f"{arguments}, {names}", named)
 
 
 def mesh_of(kind):
@@ -66,8 +76,7 @@ def on_one_device(cell, implementation, key=None):
     return out, gradients
 
 
-@table.cells(ALL, costly=True)
-@fused_first
+@ways(table.cells(ALL, costly=True), "implementation", ("fused",), ("reference",))
 def test_shard_map_over_the_batch(cell, implementation):
     """Parameters are the same on all devices, rows are not: gradients must come out summed."""
     loss, (params, rows) = program(cell, implementation), arguments(cell)
@@ -115,10 +124,11 @@ def test_shard_map_over_the_parameters(implementation):
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 10, 1), reason="no gradients of sharded products")
-@table.runs(ALL, costly=True)
-@fused_first
-@pytest.mark.parametrize("remat", [3, pytest.param(None, marks=pytest.mark.slow)])
-def test_explicit_mesh(entry, key, remat, implementation):
+@ways(
+    table.runs(ALL, costly=True), "implementation, remat",
+    ("fused", 3), ("fused", None), ("reference", 3), ("reference", None),
+)  # fmt: skip
+def test_explicit_mesh(entry, key, implementation, remat):
     """Rows split over two devices by their type; carry and noise take their sharding from x."""
     cell = entry.cell
     loss, (params, rows) = program(cell, implementation, key, remat=remat), arguments(cell)
@@ -154,8 +164,7 @@ def test_carry_and_flags_need_no_sharding_of_their_own(cell):
     assert_close(jit(sharded)(x), jit(program(*twice))(x), 1e-5)
 
 
-@table.runs(ALL, costly=True)
-@fused_first
+@ways(table.runs(ALL, costly=True), "implementation", ("fused",), ("reference",))
 def test_vmap_over_parameters_and_inputs(x64, entry, key, implementation):
     """Two models on two batches at once: what training several seeds does."""
     cell = entry.cell
