@@ -139,6 +139,7 @@ def build_data(config: ConfigDict, dataset: Any) -> Source:
 
 
 def of_rows(dataset: Any, splits: dict[str, Rows]) -> Facts:
+    """What a data set tells of its loaded rows, which are not read again."""
     train, text = splits["train"], hasattr(dataset, "tokenizer") and dataset.spec.tokens
     return Facts(
         chance={split: dataset.chance(train, rows) for split, rows in splits.items()},

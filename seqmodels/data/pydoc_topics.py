@@ -46,7 +46,8 @@ class PydocTopics:
     topic and starts the next, so rows overlap in it: read as a stream, there is a reset where a
     border is the input. Of the characters of these topics train has the first 85 %, valid the next
     5 % and test the last 10 %; a topic that is cut goes on in the next split without a border. No
-    two topics, and so no two splits, have `RUN` characters running in common.
+    two topics have `RUN` characters running in common, and so no two splits have, as long as a
+    topic that is cut does not repeat itself.
 
     The prepared data are named after the Python version and the contents.
     """
