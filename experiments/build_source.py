@@ -17,8 +17,8 @@ from seqmodels.tasks import TASKS
 
 
 def build_source(config: ConfigDict) -> Source:
-    name, settings = config.task.name, dict(config.task)
-    del settings["name"]
+    settings = dict(config.task)
+    name = settings.pop("name", None)
     one_of("config.task.name", name, [*TASKS, *DATASETS])
     kind: Any = TASKS.get(name) or DATASETS[name]
     length = settings.pop("length", None) if name in TASKS else None
@@ -52,7 +52,7 @@ def build_source(config: ConfigDict) -> Source:
         if isinstance(tested, int):
             at_least("config.eval.lengths", tested, 1)
     for field in ("valid_examples", "test_examples"):
-        at_least(f"config.eval.{field}", test[field], 1)
+        at_least(f"config.eval.{field}", test.get(field), 1)
         if test[field] % test.batch:
             raise UserError(
                 f"config.eval.{field}={test[field]} must be a multiple of "

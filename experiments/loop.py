@@ -79,6 +79,7 @@ class Session:
 
     run: Run
     seeds: tuple[int, ...]
+    every: np.ndarray  # seeds, and those that only fill a device's share
     mesh: Mesh
     programs: Programs
     results: Results
@@ -234,10 +235,20 @@ def train_and_test(
         notes = Notes.read(saved)
         results.rewind(notes.rows)
         show.resume(notes.step)
-    session = Session(run, seeds, mesh, programs, results, show, state, notes)
+    session = Session(run, seeds, every, mesh, programs, results, show, state, notes)
+    try:
+        advance(session, checkpoints, stop)
+    finally:
+        run.source.close()
+    session.test()
+
+
+def advance(session: Session, checkpoints: Checkpoints, stop: Stop) -> None:
+    """All the steps that are left."""
+    run, notes, programs = session.run, session.notes, session.programs
 
     def written() -> Row:
-        notes.rows = results.size()
+        notes.rows = session.results.size()
         return dataclasses.asdict(notes)
 
     began, before = time.perf_counter(), notes.seconds
@@ -249,9 +260,9 @@ def train_and_test(
         while notes.step < border and stop.number is None:
             end, shape = _call(run, notes.step, border)
             asked = time.perf_counter()
-            ids = feed(run, every, notes.step, shape, end)
+            ids = feed(run, session.every, notes.step, shape, end)
             notes.waited += time.perf_counter() - asked
-            _note_order(notes.order, ids)
+            _note_order(notes.order, ids, end - notes.step)
             steps = jnp.int32(end - notes.step)
             session.state, sums = programs.train[shape](steps, session.state, ids)
             _add(notes.sums, late)
@@ -270,7 +281,6 @@ def train_and_test(
         if ended or stop.number is not None or checkpoints.due():
             checkpoints.save(notes.step, session.state, written, score)
         stop.check()
-    session.test()
 
 
 def _call(run: Run, step: int, border: int) -> tuple[int, Any]:
@@ -281,10 +291,11 @@ def _call(run: Run, step: int, border: int) -> tuple[int, Any]:
     return last, shape
 
 
-def _note_order(order: list[int], ids: Any) -> None:
+def _note_order(order: list[int], ids: Any, count: int) -> None:
+    """`ids` [S, K, ...] of which `count` steps are real; the others fill up."""
     for leaf in jax.tree.leaves(ids):
         for i in range(len(order)):
-            order[i] = zlib.crc32(np.ascontiguousarray(leaf[i]).tobytes(), order[i])
+            order[i] = zlib.crc32(np.ascontiguousarray(leaf[i, :count]).tobytes(), order[i])
 
 
 def _add(total: list[dict[str, Any]], sums: Any) -> None:

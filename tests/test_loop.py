@@ -26,6 +26,7 @@ def written(applied, best=None, **sums):
     session = Session(
         run=run,
         seeds=(0,),
+        every=None,
         mesh=None,
         programs=None,
         results=SimpleNamespace(write=lambda kind, seed, **row: rows.append(row)),

@@ -109,6 +109,16 @@ def test_topics_meet_the_contract_of_data_sets(data_dir, tmp_path):
         dataset.ids("dev", data_dir)
 
 
+def test_all_topics_can_be_had_with_their_repeats(data_dir):
+    dataset = PydocTopics(repeats=True)
+    found = "".join(
+        dataset.tokenizer(data_dir).decode(dataset.load(split, data_dir).inputs) for split in SPLITS
+    )
+    assert len(found) == sum(map(len, pydoc.topics.values()))
+    assert dataset.spec.inputs == dataset.tokenizer(data_dir).size
+    assert len(dataset.ids("test", data_dir)) > len(PydocTopics().ids("test", data_dir))
+
+
 @pytest.mark.parametrize("split", SPLITS)
 def test_chance_of_topics_is_the_cross_entropy_of_frequencies(split, data_dir):
     dataset = PydocTopics()
