@@ -84,7 +84,7 @@ class Cell:
 
     def shapes(self, in_features: int) -> Params:
         """The tree that `init` gives, as shapes: nothing is computed."""
-        return _shapes(self, in_features)
+        return _shapes(self, in_features, jnp.result_type(float))
 
     def check(self, params: Params, in_features: int) -> None:
         """ValueError, naming the leaf, unless `params` are parameters of this cell."""
@@ -148,7 +148,8 @@ class Cell:
 
 
 @functools.lru_cache
-def _shapes(cell: Cell, in_features: int) -> Params:
+def _shapes(cell: Cell, in_features: int, default: Any) -> Params:
+    """The `default` dtype is in the key of the cache: what a cell leaves open follows it."""
     return jax.eval_shape(lambda key: cell.init(key, in_features), jax.random.key(0))
 
 
