@@ -8,7 +8,7 @@ import table
 from table import BATCH, INPUTS, STEPS, data_of, jit
 
 from seqmodels import recurrence
-from seqmodels.cells import LSTM, RNN
+from seqmodels.cells import LRU, LSTM, RNN
 
 
 def gradient(cell, implementation="fused", remat=None, outputs=True):
@@ -129,3 +129,18 @@ def test_N03_remat_stores_less(implementation):
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporary(remat=90) < 0.25 * temporary(remat=None)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize(
+    "cell, implementation",
+    [(LSTM(8), "fused"), (LSTM(8), "reference"), (LRU(8), "fused"), (LRU(8), "associative")],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_programs_are_made_for_accelerators(cell, implementation, platform):
+    """No device is needed to lower one for it; without a CPU's own calls inside."""
+    traced = jax.jit(gradient(cell, implementation)).trace(*shapes(cell, 16))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert "stablehlo.dot_general" in text
+    assert ("stablehlo.while" in text) == (implementation != "associative")
+    assert "custom_call" not in text
