@@ -15,9 +15,7 @@ from experiments import cli
 from experiments.errors import UserError, blame
 
 OPTIONS = {
-    "prompt": cli.Option(
-        str, "", "Text to go on from; empty: a new document, if there are any."
-    ),
+    "prompt": cli.Option(str, "", "Text to go on from; empty: a new document, if there are any."),
     "length": cli.Option(int, 500, "Symbols at most; it ends earlier where a document ends."),
     "temperature": cli.Option(float, 0.7, "0: always the likeliest symbol; 1: as the model says."),
     "top_k": cli.Option(int, None, "Draw from the k likeliest symbols only."),

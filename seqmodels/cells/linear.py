@@ -76,7 +76,7 @@ class LinearCell(Cell):
         return self.part(a * self.join(carry).astype(a.dtype) + b)
 
     def output(self, carry: Carry) -> jax.Array:
-        return carry.h
+        return jnp.asarray(carry.h)
 
     def join(self, carry: Carry) -> jax.Array:
         return jnp.asarray(carry.h)

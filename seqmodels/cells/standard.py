@@ -115,7 +115,7 @@ class StandardCell(Cell):
         return affine(h, params["recurrent"]["kernel"], None, self.dtype)
 
     def output(self, carry: Carry) -> jax.Array:
-        return carry.h
+        return jnp.asarray(carry.h)
 
     def normalise(self, a: jax.Array, norm: Params) -> jax.Array:
         """All gates of a row together, [..., G*H]."""
