@@ -115,7 +115,7 @@ def get_config(cell: str = "lstm", cells: tuple[str, ...] = CELLS) -> ConfigDict
 
     config.checkpoint = ConfigDict()
     config.checkpoint.seconds = 60.0  # between two; 0: after every compiled call
-    config.checkpoint.keep = 1  # newest ones that stay, besides the best
+    config.checkpoint.keep = 2  # newest ones that stay; should one be damaged, the other serves
 
     config.eval = ConfigDict()
     config.eval.batch = 250  # sequences

@@ -3,7 +3,7 @@
     python -m experiments.train --config=configs/linear.py:min_gru
 
 Arguments: min_gru, min_lstm, lru. The gates of the first two see the input, which is enough to take
-up the marked numbers; the last is linear throughout and cannot, alone, do better than chance.
+up the marked numbers; the last is linear throughout, and alone hardly does better than chance.
 """
 
 from ml_collections import ConfigDict

@@ -99,10 +99,10 @@ def build_data(config: ConfigDict, dataset: Any) -> Source:
             )
     else:
         at_least("config.train.chunk", train.chunk, 1)
-        if train.shuffle:
+        if train.shuffle is not None:
             raise UserError(
-                f"config.train.shuffle=True: with config.train.chunk={train.chunk} each batch goes "
-                "on where the one before stopped; set one of them to None"
+                f"config.train.shuffle={train.shuffle}: with config.train.chunk={train.chunk} each "
+                "batch goes on where the one before stopped; set one of them to None"
             )
         if train.buckets:
             raise UserError(

@@ -34,8 +34,7 @@ class Checkpoints:
     """Those of one group of seeds, in `workdir`/checkpoints/seeds_0_1_2/STEP.
 
     seconds  between two saves, more or less; 0: one is always due
-    keep     how many of the newest stay, besides the best
-    higher   whether a higher score is better
+    keep     how many of the newest stay
     """
 
     def __init__(
@@ -46,29 +45,20 @@ class Checkpoints:
         *,
         seconds: float = 0.0,
         keep: int = 1,
-        higher: bool = True,
     ):
         import orbax.checkpoint as ocp
         from orbax.checkpoint import checkpoint_managers as policies
 
         self.directory, self.seeds, self.config = place(workdir, seeds), seeds, config
-        self.worst = -np.inf if higher else np.inf
         self._seconds, self._last = seconds, time.monotonic()
         self._ocp = ocp
-        newest = policies.LatestN(keep)
-        best = policies.BestN(
-            get_metric_fn=lambda metrics: metrics["score"],
-            reverse=not higher,
-            n=1,
-            keep_checkpoints_without_metrics=False,
-        )
         try:
             self._manager = ocp.CheckpointManager(
                 self.directory.absolute(),
                 item_handlers=_handlers(),
                 options=ocp.CheckpointManagerOptions(
-                    # Best alone could remove the newest, and with it the way to go on.
-                    preservation_policy=policies.AnyPreservationPolicy([newest, best]),
+                    # Of the best parameters the training state has a copy (`selection.Best`).
+                    preservation_policy=policies.LatestN(keep),
                     cleanup_tmp_directories=True,
                 ),
             )
@@ -84,12 +74,8 @@ class Checkpoints:
         step: int,
         state: Any,
         notes: Callable[[], Row],
-        score: float | None = None,
     ) -> None:
-        """Saves in the background; a step once saved is not again.
-
-        score: of this step on validation, where it was validated; it decides what is best.
-        """
+        """Saves in the background; a step once saved is not again."""
         self._last = time.monotonic()
         if self._manager.latest_step() == step:
             return
@@ -101,9 +87,6 @@ class Checkpoints:
             "structure": structure,
             "digest": digest(leaves),
         }
-        metrics = None
-        if score is not None:
-            metrics = {"score": float(score) if np.isfinite(score) else float(self.worst)}
         args = self._ocp.args
         try:
             self._manager.save(
@@ -111,7 +94,6 @@ class Checkpoints:
                 args=args.Composite(
                     state=args.StandardSave(leaves), notes=args.JsonSave(everything)
                 ),
-                metrics=metrics,
                 force=True,  # when to is not orbax's to decide
             )
         except (OSError, ValueError) as error:
@@ -124,8 +106,7 @@ class Checkpoints:
         for the one before. Raises UserError, naming the leaf or the field, for one of another
         config or whose leaves are not exactly those of `like`.
         """
-        steps = sorted(self._manager.all_steps(), reverse=True)
-        for step in steps:
+        for step in sorted(self._manager.all_steps(), reverse=True):
             try:
                 leaves, notes = read(self.directory, step)
             except Damaged as error:
@@ -140,7 +121,8 @@ class Checkpoints:
                 where = difference(notes["config"], self.config)
                 raise UserError(f"{self.directory}/{step} is of another config{where}")
             return unflatten(leaves, notes["structure"], like, f"{self.directory}/{step}"), notes
-        if steps:
+        damaged = self.directory.parent / "damaged"
+        if any(damaged.glob(f"{self.directory.name}_[0-9]*")):
             raise UserError(
                 f"{self.directory}: every checkpoint is damaged; choose another --workdir"
             )

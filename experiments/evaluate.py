@@ -9,10 +9,7 @@ same rows are written to evaluation.jsonl, null for what is not finite. Exit sta
 mistake in the command.
 """
 
-import json
-import math
 from pathlib import Path
-from typing import Any
 
 from experiments import cli
 
@@ -28,21 +25,13 @@ def main(workdir: Path, split: str, lengths: str, widths: str, run_seed: int | N
     numbers = {"lengths": _numbers("lengths", lengths), "widths": _numbers("widths", widths)}
     from experiments.errors import blame
     from experiments.evaluation import evaluate, show
-    from experiments.results import write_file
+    from experiments.results import as_line, write_file
 
     rows = evaluate(workdir, split, **numbers, seed=run_seed)
-    text = "".join(json.dumps(_finite(row), allow_nan=False) + "\n" for row in rows)
     with blame(f"--workdir={workdir}"):
-        write_file(workdir / "evaluation.jsonl", text)
+        write_file(workdir / "evaluation.jsonl", "".join(map(as_line, rows)))
     show(rows)
     return 0
-
-
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in row.items()
-    }
 
 
 def _numbers(flag: str, text: str) -> tuple[int, ...]:

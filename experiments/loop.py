@@ -15,7 +15,7 @@ from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
 from experiments.programs import Programs, compile_all, feed
 from experiments.progress import Reporter
-from experiments.results import Results, Row
+from experiments.results import Results, Row, difference
 from experiments.signals import Stop
 from seqmodels import optim
 from seqmodels.metrics import mean
@@ -43,8 +43,9 @@ class Notes:
     sums      of each seed since its last `train` row, and the seconds of training in which they
     trained   came, of which the devices were
     waited    without a batch
-    order     checksum of the row ids that each seed has read, in their order
+    order     checksum of the row ids handed to each seed, in their order
     solved    step at which each seed solved the task, or None
+    data      what is known of the data, to see that they are the same at the next start
     """
 
     step: int
@@ -53,22 +54,29 @@ class Notes:
     sums: list[dict[str, Any]]
     order: list[int]
     solved: list[int | None]
+    data: Row
     trained: float = 0.0
     waited: float = 0.0
 
     @classmethod
-    def fresh(cls, seeds: int) -> "Notes":
-        return cls(0, 0, 0.0, [{} for _ in range(seeds)], [0] * seeds, [None] * seeds)
+    def fresh(cls, seeds: int, data: Row) -> "Notes":
+        return cls(0, 0, 0.0, [{} for _ in range(seeds)], [0] * seeds, [None] * seeds, data)
 
     @classmethod
-    def read(cls, saved: Row) -> "Notes":
-        """UserError where a checkpoint's notes lack one of these."""
+    def read(cls, saved: Row, data: Row) -> "Notes":
+        """UserError where a checkpoint's notes lack one of these, or are of other data."""
         names = [field.name for field in dataclasses.fields(cls)]
         missing = [name for name in names if name not in saved]
         if missing:
             raise UserError(
                 f"the checkpoint was written by another version: its notes have no {missing[0]}; "
                 "choose another --workdir"
+            )
+        if saved["data"] != data:
+            where = difference(saved["data"], data, "data")
+            raise UserError(
+                f"the data are not those that the run began with{where}; put those back, or choose "
+                "another --workdir"
             )
         return cls(**{name: saved[name] for name in names})
 
@@ -90,8 +98,8 @@ class Session:
     def running(self) -> np.ndarray:
         return np.asarray(self.state.status) == RUNNING
 
-    def validate(self) -> float:
-        """Writes a row for each seed that runs, and does what its score decides; their mean."""
+    def validate(self) -> None:
+        """Writes a row for each seed that runs, and does what its score decides."""
         run, notes, active = self.run, self.notes, self.running()
         scores = {}
         for i, one in self.evaluate(self.state.tried, active, "valid").items():
@@ -117,7 +125,6 @@ class Session:
             self.state = self.state.replace(status=parallel.shard(status, self.mesh))
         shown = " ".join([run.metric, *(f"{score:.4g}" for score in scores.values())])
         self.show.update(notes.step, shown)
-        return float(np.mean(list(scores.values()))) if scores else float("nan")
 
     def test(self) -> None:
         """Writes the last rows of every seed."""
@@ -175,7 +182,7 @@ class Session:
                 self.results.write(
                     "train",
                     self.seeds[i],
-                    step=notes.step,
+                    step=int(self.state.step[i]),
                     loss=one["loss"] / one["weight"],
                     score=one["metric"] / one["weight"],
                     grad_norm=one["grad_norm"] / one["steps"],
@@ -184,7 +191,7 @@ class Session:
                     **{
                         k: v / max(1, one["batches"])
                         for k, v in one.items()
-                        if k in ("h_norm", "c_norm")
+                        if k.endswith("_norm") and k != "grad_norm"
                     },
                     padding=1 - one["real"] / max(1, one["slots"]),
                     lengths={str(2**n): int(c) for n, c in enumerate(one["lengths"]) if c},
@@ -225,14 +232,16 @@ def train_and_test(
     mesh = parallel.seed_mesh(len(seeds), run.shards)
     every = np.resize(seeds, parallel.padded(len(seeds), mesh))  # the surplus never runs
     programs = compile_all(run, every, np.arange(len(every)) < len(seeds), mesh, stop)
-    found = checkpoints.restore(programs.like)
+    data = {"per_epoch": run.source.per_epoch, "chance": run.source.facts.chance}
+    rows = run.source.batch
+    like = jax.eval_shape(lambda state: parallel.trim(state, len(seeds), rows), programs.like)
+    found = checkpoints.restore(like)
+    state, notes = programs.start(), Notes.fresh(len(seeds), data)
     if found is None:
-        state, notes = programs.start(), Notes.fresh(len(seeds))
         results.forget(seeds)
     else:
-        state, saved = found
-        state = parallel.shard(state, mesh)
-        notes = Notes.read(saved)
+        notes = Notes.read(found[1], data)
+        state = parallel.shard(parallel.fill(found[0], state), mesh)
         results.rewind(notes.rows)
         show.resume(notes.step)
     session = Session(run, seeds, every, mesh, programs, results, show, state, notes)
@@ -272,14 +281,14 @@ def advance(session: Session, checkpoints: Checkpoints, stop: Stop) -> None:
         _add(notes.sums, late)
         notes.trained += time.perf_counter() - since
         notes.seconds = before + time.perf_counter() - began
-        score = None
         if notes.step == border:
             session.write_train()
-            score = session.validate()
+            session.validate()
             notes.seconds = before + time.perf_counter() - began
         ended = notes.step == run.steps or not session.running().any()
         if ended or stop.number is not None or checkpoints.due():
-            checkpoints.save(notes.step, session.state, written, score)
+            saved = parallel.trim(session.state, len(session.seeds), run.source.batch)
+            checkpoints.save(notes.step, saved, written)
         stop.check()
 
 

@@ -6,9 +6,10 @@ are null. The kinds, with their other fields:
 
     train  since the row before, up to `step`: loss, score; grad_norm (mean), clipped (share of the
            updates whose gradient was); learning_rate (of the last update that was applied);
-           h_norm, c_norm (root mean square of the carry after a batch) and padding (share of the
+           h_norm, c_norm (root mean square of the carry after a batch; re_norm, im_norm: of LRU)
+           and padding (share of the
            steps), both of rows with a real step; lengths (rows by their number of real steps:
-           {"4": 7} are seven rows of 4 to 7); order (checksum of the ids of all rows read so far);
+           {"4": 7} are seven rows of 4 to 7); order (checksum of the ids of all rows so far);
            tokens_per_second (real steps, of this seed), waiting (share of the time in which the
            devices waited for batches); seconds (so far)
     valid  step, loss, score, weight (how many terms were scored), chance (the score without
@@ -147,7 +148,7 @@ def check_workdir(workdir: Path, config: Row) -> None:
     path = workdir / "config.json"
     try:
         if not path.exists():
-            if workdir.exists() and any(path.name != ".lock" for path in workdir.iterdir()):
+            if workdir.exists() and any(path.name[0] != "." for path in workdir.iterdir()):
                 raise UserError(
                     f"--workdir={workdir} is not empty and holds no run; choose another --workdir"
                 )
@@ -185,7 +186,9 @@ class Results:
         for row in rows:
             if row.get("config", self.common["config"]) != self.common["config"]:
                 raise UserError(f"{self.path} has rows of another config; choose another --workdir")
-        self.finished = {row["seed"]: row["status"] for row in rows if row["kind"] == "final"}
+        finals = [row for row in rows if row["kind"] == "final"]
+        self.finished = {row["seed"]: row["status"] for row in finals}
+        self._chances = {row["chance"] for row in finals}
         self._boards = Boards(workdir / "tensorboard", lambda: read_rows(self.path))
 
     def __enter__(self) -> "Results":
@@ -196,10 +199,18 @@ class Results:
 
     def write(self, kind: str, seed: int, **fields: Any) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line({"kind": kind, **self.common, "seed": seed, **fields}))
+            file.write(as_line({"kind": kind, **self.common, "seed": seed, **fields}))
         self._boards.write(kind, seed, fields)
         if kind == "final":
             self.finished[seed] = fields["status"]
+
+    def check_chance(self, chance: float) -> None:
+        """UserError if finished seeds had another one: they have seen other data."""
+        if self._chances - {chance}:
+            raise UserError(
+                f"{self.path} has seeds that ran on other data (chance {min(self._chances)} there "
+                f"and {chance} here); put the data back, or choose another --workdir"
+            )
 
     def size(self) -> int:
         """Bytes written so far."""
@@ -208,7 +219,7 @@ class Results:
     def forget(self, seeds: tuple[int, ...]) -> None:
         """Takes the rows of `seeds` out: they are begun again, and would be there twice."""
         rows = read_rows(self.path) if self.path.exists() else []
-        write_file(self.path, "".join(_line(row) for row in rows if row["seed"] not in seeds))
+        write_file(self.path, "".join(as_line(row) for row in rows if row["seed"] not in seeds))
 
     def rewind(self, size: int) -> None:
         """Cuts off what was written after a checkpoint; UserError if not even that is there."""
@@ -220,7 +231,8 @@ class Results:
         os.truncate(self.path, size)
 
 
-def _line(row: Row) -> str:
+def as_line(row: Row) -> str:
+    """JSON of one row, with null for what is not finite."""
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in row.items()

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from ml_collections import ConfigDict
 
 from experiments.build import Run, build
-from experiments.checkpoint import Checkpoints, groups
+from experiments.checkpoint import FOLDER, Checkpoints, groups
 from experiments.errors import UserError, at_least, finite
 from experiments.loop import train_and_test
 from experiments.progress import console, reporter
@@ -26,7 +26,6 @@ from experiments.results import (
     write_file,
 )
 from experiments.signals import Stop, listening
-from seqmodels.metrics import METRICS
 
 TOKENIZER = "tokenizer.json"
 
@@ -69,7 +68,8 @@ def run_many(config: ConfigDict, workdir: Path) -> dict[str, str]:
         for name, run in runs.items():
             place = workdir / name
             try:
-                sound = _run(run, config.runs[name], place, f"{run.task} {run.label}", stop)
+                with begun(place, plain["runs"][name]):
+                    sound = _run(run, config.runs[name], place, f"{run.task} {run.label}", stop)
                 outcome[name] = "ok" if sound else "diverged"
             except Exception:  # one failing arm must not take the others with it
                 (place / "error.txt").write_text(traceback.format_exc())
@@ -109,6 +109,7 @@ def _run(run: Run, config: ConfigDict, workdir: Path, name: str, stop: Stop) -> 
         write_file(workdir / TOKENIZER, json.dumps(run.tokenizer.to_json()) + "\n")
     ran = False
     with Results(workdir, plain, run.task) as results:
+        results.check_chance(run.source.chance(run.source.lengths[0]))
         while seeds := next_group(workdir, run.seeds, results.finished):
             ran = True
             (workdir / "error.txt").unlink(missing_ok=True)
@@ -125,7 +126,7 @@ def _run(run: Run, config: ConfigDict, workdir: Path, name: str, stop: Stop) -> 
 @contextlib.contextmanager
 def begun(workdir: Path, config: Row) -> Iterator[None]:
     """An open work directory that no other process has; nothing is written there before that is
-    sure. A new one goes again if an error comes before the first row does.
+    sure. A new one goes again if an error comes before the first row or checkpoint does.
 
     Raises UserError for a directory in use, of another config, or that cannot be written.
     """
@@ -145,7 +146,8 @@ def begun(workdir: Path, config: Row) -> Iterator[None]:
         open_workdir(workdir, config)
         yield
     except Exception:  # an interruption is none
-        if new and not any(path.stat().st_size for path in workdir.rglob("results.jsonl")):
+        rows = any(path.stat().st_size for path in workdir.rglob("results.jsonl"))
+        if new and not rows and not any(workdir.rglob(f"{FOLDER}/*/[0-9]*")):
             shutil.rmtree(workdir)
         raise
     finally:
@@ -179,7 +181,6 @@ def checkpoints(
         without_seeds(config),
         seconds=run.save_seconds,
         keep=run.keep,
-        higher=METRICS[run.metric].higher_is_better,
     )
     try:
         yield saved

@@ -51,6 +51,9 @@ class Source(Protocol):
     def facts(self) -> Facts: ...
 
     @property
+    def batch(self) -> int: ...
+
+    @property
     def eval_batch(self) -> int: ...
 
     @property

@@ -1,5 +1,6 @@
 """Guard rails that are on for every test."""
 
+import itertools
 import os
 import tempfile
 
@@ -28,6 +29,18 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("seqmodels")
+
+
+tests_run = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def few_programs():
+    """Each compiled program takes some of the mappings that the system allows a process; without
+    any left, XLA crashes."""
+    yield
+    if next(tests_run) % 200 == 0:
+        jax.clear_caches()
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ def written(applied, best=None, **sums):
         programs=None,
         results=SimpleNamespace(write=lambda kind, seed, **row: rows.append(row)),
         show=None,
-        state=SimpleNamespace(opt_state=opt_state, best=best),
-        notes=Notes(4, 0, 0.0, [SUMS | SEEN | sums], [0], [None], trained=2.0, waited=0.5),
+        state=SimpleNamespace(step=[3], opt_state=opt_state, best=best),
+        notes=Notes(4, 0, 0.0, [SUMS | SEEN | sums], [0], [None], {}, trained=2.0, waited=0.5),
     )
     session.write_train()
     assert (session.notes.trained, session.notes.waited) == (0.0, 0.0)
@@ -49,7 +49,8 @@ def test_the_rate_is_that_of_the_last_update_that_was_applied():
 
 
 def test_rows_are_averages_of_what_was_seen():
-    (row,) = written(4)
+    (row,) = written(4, re_norm=3.0)
+    assert (row["step"], row["re_norm"]) == (3, 1.5)  # the seed's own step; whatever its carry is
     assert (row["loss"], row["score"], row["grad_norm"], row["clipped"]) == (1.0, 0.5, 1.5, 0.5)
     assert (row["tokens_per_second"], row["waiting"]) == (4.0, 0.25)
     assert (row["padding"], row["h_norm"], row["lengths"]) == (pytest.approx(0.2), 0.5, {"4": 2})
@@ -59,8 +60,15 @@ def test_rows_are_averages_of_what_was_seen():
 
 
 def test_notes_of_another_version_are_refused_by_name():
-    notes = dataclasses.asdict(Notes.fresh(2))
-    assert Notes.read({**notes, "digest": "", "config": {}}) == Notes.fresh(2)
+    notes = dataclasses.asdict(Notes.fresh(2, {}))
+    assert Notes.read({**notes, "digest": "", "config": {}}, {}) == Notes.fresh(2, {})
     del notes["order"]
     with pytest.raises(UserError, match="its notes have no order"):
-        Notes.read(notes)
+        Notes.read(notes, {})
+
+
+def test_notes_of_other_data_are_refused():
+    there, here = ({"chance": {"test": chance}, "per_epoch": 7} for chance in (0.5, 0.25))
+    notes = dataclasses.asdict(Notes.fresh(2, there))
+    with pytest.raises(UserError, match=r"data.chance.test is 0.5 there and 0.25 here"):
+        Notes.read(notes, here)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from seqmodels import optim
-from seqmodels.cells import LSTM
+from seqmodels.cells import LSTM, Zoneout
 from seqmodels.data.epochs import Epochs
 from seqmodels.layers import Embed, Stack
 from seqmodels.losses import cross_entropy
@@ -21,6 +21,7 @@ from seqmodels.types import Batch
 pytestmark = pytest.mark.usefixtures("standard_promotion")  # optax mixes dtypes inside adam
 STEPS, SYMBOLS = 6, 7
 RNG = np.random.default_rng(0)
+NOISY = Zoneout(LSTM(4, hidden_dropout=0.3, dropout_per_step=True), c=0.2)
 MODEL = SequenceLabeller(Stack((LSTM(4),)), SYMBOLS, Embed(SYMBOLS, 3))
 
 
@@ -67,17 +68,18 @@ def two_updates(net, batches, shards, carried=False):
 
 
 @pytest.mark.parametrize(
-    "rows, carried",
+    "rows, carried, cell",
     [
-        pytest.param(5, False, id="rows, do not divide"),
-        pytest.param(6, True, id="stream, divides", marks=pytest.mark.slow),
+        pytest.param(5, False, NOISY, id="rows, do not divide"),
+        pytest.param(6, True, LSTM(4), id="stream, divides", marks=pytest.mark.slow),
     ],
 )
-def test_O02_O04_one_update_is_the_same_on_two_devices(rows, carried):
-    """Lengths and resets travel with their rows, dropout draws the same masks, and clipping sees
-    the whole gradient."""
-    batches = ragged(rows)
-    one, two = (two_updates(learner(), batches, shards, carried) for shards in (1, 2))
+def test_O02_O04_one_update_is_the_same_on_two_devices(rows, carried, cell):
+    """Lengths and resets travel with their rows, dropout and zoneout draw the same masks, and
+    clipping sees the whole gradient."""
+    batches, net = ragged(rows), learner()
+    net = net._replace(model=net.model.clone(stack=Stack((cell,))))
+    one, two = (two_updates(net, batches, shards, carried) for shards in (1, 2))
     for sums in (one[3], two[3]):
         assert sums["clipped"].item() == 2
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), one, two)

@@ -10,7 +10,7 @@ from test_experiments import comparison, contents, rows_of, tiny
 from experiments import cli, compare, report, runs, train
 from experiments.build import build
 from experiments.errors import UserError
-from experiments.results import as_dict, config_hash, open_workdir
+from experiments.results import Results, as_dict, config_hash, open_workdir
 
 
 @pytest.fixture
@@ -137,3 +137,34 @@ def test_directory_in_use_stays_as_it_is(there, tmp_path):
         with pytest.raises(UserError, match="is in use by another process"):
             runs.run_one(tiny(seeds=3), workdir)
         assert contents(workdir) == before
+
+
+def test_directory_with_a_checkpoint_outlives_an_error(tmp_path):
+    """A full disk before the first row: the same command goes on from what was saved."""
+    for name, saved in (("empty", False), ("saved", True)):
+        workdir = tmp_path / name
+        with pytest.raises(OSError, match="full"), runs.begun(workdir, as_dict(tiny())):
+            if saved:
+                (workdir / "checkpoints/seeds_0/6").mkdir(parents=True)
+            raise OSError("full")
+        assert workdir.exists() == saved
+
+
+def test_an_arm_in_use_fails_alone(tmp_path):
+    config = comparison(a=tiny(), b=tiny("lstm"))
+    open_workdir(tmp_path / "run", as_dict(config))
+    (tmp_path / "run/a").mkdir()
+    with FileLock(tmp_path / "run/a/.lock"):
+        assert runs.run_many(config, tmp_path / "run") == {"a": "failed", "b": "ok"}
+    assert "in use by another process" in (tmp_path / "run/a/error.txt").read_text()
+
+
+def test_seeds_that_ran_on_other_data_are_not_joined(tmp_path):
+    rows = [{"kind": "final", "seed": 0, "step": 1, "status": "finished", "score": 1.0}]
+    common = {"metric": "mse", "chance": 0.25, "params": 1, "solved": None, "steps_to_solve": None}
+    clocks = {"seconds": 1.0, "compile_seconds": 1.0, "device": "cpu"}
+    (tmp_path / "results.jsonl").write_text(json.dumps(rows[0] | common | clocks) + "\n")
+    results = Results(tmp_path, as_dict(tiny()), "adding")
+    results.check_chance(0.25)
+    with pytest.raises(UserError, match=r"other data \(chance 0.25 there and 0.5 here\)"):
+        results.check_chance(0.5)

@@ -137,7 +137,8 @@ class StandardCell(Cell):
     def noise(self, key: Key, batch: int, steps: int) -> Noise | None:
         """True where a unit stays."""
         k_hidden, k_candidate = jax.random.split(key)
-        shape = (steps, batch) if self.dropout_per_step else (batch,)
+        # Rows first: the draws of a row do not change where others are added behind it.
+        shape = (batch, steps) if self.dropout_per_step else (batch,)
         masks = {
             name: jax.random.bernoulli(k, 1 - rate, (*shape, width))
             for name, k, rate, width in (
@@ -148,7 +149,9 @@ class StandardCell(Cell):
         }
         if not masks:
             return None
-        return Noise(step=masks) if self.dropout_per_step else Noise(sequence=masks)
+        if not self.dropout_per_step:
+            return Noise(sequence=masks)
+        return Noise(step={name: jnp.swapaxes(mask, 0, 1) for name, mask in masks.items()})
 
 
 def normalise(a: jax.Array, scale: Array, bias: Array | None = None) -> jax.Array:

@@ -163,12 +163,12 @@ class Zoneout(Wrapped):
         carry = jax.eval_shape(
             lambda key: self.cell.initial_carry(self.cell.init(key, 1), batch), key
         )
-        keep = {
-            name: jax.random.bernoulli(
-                jax.random.fold_in(k_zoneout, n), rate, (steps, *getattr(carry, name).shape)
-            )
-            for n, (name, rate) in enumerate(self.rates.items())
-        }
+        keep = {}
+        for n, (name, rate) in enumerate(self.rates.items()):
+            rows, *units = getattr(carry, name).shape
+            k_leaf = jax.random.fold_in(k_zoneout, n)
+            drawn = jax.random.bernoulli(k_leaf, rate, (rows, steps, *units))
+            keep[name] = jnp.swapaxes(drawn, 0, 1)  # rows first: see `StandardCell.noise`
         return Noise(sequence=inner.sequence, step={"zoneout": keep, "cell": inner.step})
 
 

@@ -86,7 +86,8 @@ class Public:
 
     @property
     def spec(self) -> Spec:
-        """Follows from the settings alone: a vocabulary of words may fill it or not."""
+        """Follows from the settings, but for language models of words: from their vocabulary. In
+        classification it may be smaller than the table of embeddings."""
         source, kind = SOURCES[self.set], SOURCES[self.set].kind
         if kind in ("image", "audio"):
             inputs = source.shape[1] if kind == "image" else self._setting("frame")
@@ -95,6 +96,8 @@ class Public:
         if self._setting("tokens") == "word":
             size = RESERVED + self._setting("words")
         if kind == "language":
+            if self._setting("tokens") == "word":  # unused outputs would be learnt, and counted
+                size = self.tokenizer().size
             return Spec(size, True, size, True, "cross_entropy", "bits")
         return Spec(size, True, source.classes, False, "cross_entropy", "accuracy")
 

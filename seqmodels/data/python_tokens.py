@@ -83,6 +83,7 @@ class PythonTokens:
             lengths=np.concatenate(
                 [np.minimum(self.window, n - w) for n, w in zip(lengths, windows, strict=True)]
             ),
+            goes_on=np.concatenate(windows) > 0,
         )
 
     def ids(self, split: str, data_dir: str | Path | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from seqmodels.training.state import TrainState
 from seqmodels.types import Batch
 
 
@@ -43,6 +44,34 @@ def typed(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=by_seed(mesh)), tree
     )
+
+
+def trim(state: TrainState, seeds: int, rows: int) -> TrainState:
+    """Without the seeds and rows of a carry that only fill up devices: so many are real."""
+
+    def cut(leaf):
+        return leaf if len(leaf) == seeds else leaf[:seeds]
+
+    def cut_rows(leaf):
+        return leaf if leaf.shape[1] == rows else leaf[:, :rows]
+
+    return jax.tree.map(cut, state.replace(carry=jax.tree.map(cut_rows, state.carry)))
+
+
+def fill(state: TrainState, start: TrainState) -> TrainState:
+    """A trimmed state, whose leaves are NumPy arrays or keys, filled up with what `start` has."""
+
+    def leaf(saved, fresh):
+        if saved.shape == fresh.shape:
+            return saved
+        if jax.dtypes.issubdtype(fresh.dtype, jax.dtypes.prng_key):
+            data = leaf(*(np.asarray(jax.random.key_data(keys)) for keys in (saved, fresh)))
+            return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(fresh))
+        whole = np.array(fresh)
+        whole[tuple(map(slice, saved.shape))] = saved
+        return whole
+
+    return jax.tree.map(leaf, state, start)
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
