@@ -165,8 +165,9 @@ class Session:
         )
         known = {"chance": chance, **(run.baselines or {})}
         beside = ", ".join(f"{name} {score:.4g}" for name, score in known.items())
-        seconds = f"{self.notes.seconds:.1f} s"
-        self.show.finish(f"test {run.metric} {scores}  ({beside}; {seconds})")
+        seconds, length = f"{self.notes.seconds:.1f} s", source.lengths[0]
+        at = "" if length is None else f" at T = {length}"
+        self.show.finish(f"test {run.metric}{at} {scores}  ({beside}; {seconds})")
 
     def write_train(self) -> None:
         """One row for each seed that took a step since its last row."""

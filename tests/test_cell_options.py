@@ -10,7 +10,7 @@ from table import (
     jit,
 )
 
-from seqmodels.cells import GRU, LSTM, MGU, RNN, LearnedCarry, RNNCarry, Zoneout
+from seqmodels.cells import GRU, LSTM, MGU, RNN, LearnedCarry, MinGRU, RNNCarry, Zoneout
 from seqmodels.initializers import Chrono, Constant, Normal, identity
 from seqmodels.layers import Stack
 
@@ -285,3 +285,11 @@ def test_F04_without_biases_half_is_kept(cell):
         one = changed(cell, bias=bias)
         params = jit(one.init, static_argnums=1)(KEY, E)
         np.testing.assert_allclose(jit(memory_kept, static_argnums=0)(one, params), kept, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kind, field", [(LSTM, "gate_bias"), (MinGRU, "gate_bias"), (GRU, "bias_init")]
+)
+def test_a_number_is_no_initialiser(kind, field):
+    with pytest.raises(ValueError, match=f"{kind.__name__}: {field}=1.0 must be one of"):
+        kind(4, **{field: 1.0})

@@ -8,6 +8,8 @@ step is split so that all that does not depend on time can leave the loop:
     carry = update(params, carry, z, u) the rest
     y = output(carry)                   what the layer above sees
 
+The carry may have another floating dtype than z and u: cast it to theirs before they meet.
+
 A new cell is one file with these methods and one line in `cells.CELLS`. `cells.standard` has what
 RNN, LSTM and GRU share: start there if a cell has one input and one recurrent kernel.
 """
@@ -187,6 +189,18 @@ def check_flag(cell: str, name: str, value: Any) -> None:
     """ValueError unless `value` is True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"{cell}: {name}={value!r} must be True or False")
+
+
+def check_initializers(cell: Cell) -> None:
+    """ValueError unless every field of a cell that is to draw weights can be called."""
+    for field in dataclasses.fields(cell):
+        given = getattr(cell, field.name)
+        draws = field.name.endswith("_init") or field.name == "gate_bias"
+        if draws and not callable(given):
+            raise ValueError(
+                f"{type(cell).__name__}: {field.name}={given!r} must be one of "
+                "`seqmodels.initializers`, like Constant(1.0) for gate_bias"
+            )
 
 
 def check_bound(cell: str, name: str, value: float | None) -> None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from seqmodels import initializers
-from seqmodels.cells.base import Cell, affine, check_flag, check_size
+from seqmodels.cells.base import Cell, affine, check_flag, check_initializers, check_size
 from seqmodels.types import Array, Carry, Key, Noise, Params
 
 
@@ -39,6 +39,7 @@ class LinearCell(Cell):
 
     def __post_init__(self):
         super().__post_init__()
+        check_initializers(self)
         check_flag(type(self).__name__, "bias", self.bias)
 
     @property

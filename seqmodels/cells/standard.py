@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 
 from seqmodels import initializers
-from seqmodels.cells.base import Cell, affine, check_bound, check_flag, check_rate, check_size
+from seqmodels.cells.base import (
+    Cell,
+    affine,
+    check_bound,
+    check_flag,
+    check_initializers,
+    check_rate,
+    check_size,
+)
 from seqmodels.types import Array, Carry, Key, Noise, Params
 
 EPSILON = 1e-5  # of layer normalisation, as in its paper's code
@@ -49,6 +57,7 @@ class StandardCell(Cell):
 
     def __post_init__(self):
         super().__post_init__()
+        check_initializers(self)
         name = type(self).__name__
         check_size(name, "heads", self.heads)
         for width in {self.features, self.out_features}:
