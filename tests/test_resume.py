@@ -233,6 +233,7 @@ def test_I07_unfinished_seeds_cannot_be_dropped(sources, tmp_path, monkeypatch):
     assert contents(tmp_path / "run" / "checkpoints") == before
 
 
+@pytest.mark.slow
 def test_I03_seeds_saved_on_two_devices_restore_on_one(sources, whole, tmp_path, monkeypatch):
     """No device is named in a checkpoint; which seed runs where does not matter. Three seeds on two
     devices are filled up to four, on one they are not."""

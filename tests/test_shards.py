@@ -70,7 +70,8 @@ def two_updates(net, batches, shards, carried=False):
 @pytest.mark.parametrize(
     "rows, carried, cell",
     [
-        pytest.param(5, False, NOISY, id="rows, do not divide"),
+        pytest.param(5, False, LSTM(4), id="rows, do not divide"),
+        pytest.param(5, False, NOISY, id="noise, does not divide", marks=pytest.mark.slow),
         pytest.param(6, True, LSTM(4), id="stream, divides", marks=pytest.mark.slow),
     ],
 )
