@@ -104,6 +104,11 @@ def build_data(config: ConfigDict, dataset: Any) -> Source:
                 f"config.train.shuffle={train.shuffle}: with config.train.chunk={train.chunk} each "
                 "batch goes on where the one before stopped; set one of them to None"
             )
+        if getattr(dataset, "window", None) is not None:
+            raise UserError(
+                f"config.task.window={dataset.window}: with config.train.chunk={train.chunk} files "
+                "are read as a whole, one behind the other; set it to None"
+            )
         if train.buckets:
             raise UserError(
                 f"config.train.buckets={tuple(train.buckets)}: chunks are all of "

@@ -140,6 +140,7 @@ OF_ROWS = {
     "eval.lengths": Change((8, 12), REFUSED),
 }
 OF_STREAM = OF_ROWS | {
+    "task.window": Change(8, REFUSED),  # files are read as a whole
     "model.bidirectional": Change(True, REFUSED, along={"model.merge": "concat"}),
     "train.shuffle": Change(True, REFUSED),
     "train.buckets": Change((8, 16), REFUSED),
@@ -178,7 +179,7 @@ def rows(place):
 
 def stream(place):
     config = rows(place)
-    config.train.chunk = 8
+    config.task.window, config.train.chunk = None, 8
     return config
 
 

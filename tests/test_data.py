@@ -209,14 +209,16 @@ def test_source_that_does_not_tokenize_is_refused(source):
         label_bytes(source.encode())
 
 
-def test_J04_windows_put_together_are_the_file(sources, data_dir):
-    dataset = PythonTokens(window=100, source_dir=sources)
+@pytest.mark.parametrize("window", [100, None])
+def test_J04_windows_put_together_are_the_file(window, sources, data_dir):
+    dataset = PythonTokens(window=window, source_dir=sources)
     for split in SPLITS:
         batch, ids = batch_of(dataset, split, data_dir), dataset.ids(split, data_dir)
         for name in np.unique(ids):
             assert split_of(name) == split
             mask = batch.mask[ids == name]
             assert mask[:-1].all()  # only the last window is padded
+            assert window or len(mask) == 1  # a whole file
             source = (batch.inputs[ids == name][mask] - RESERVED).astype(np.uint8).tobytes()
             assert source == SOURCES[name]
             assert batch.targets[ids == name][mask].tolist() == list(label_bytes(source))
@@ -258,7 +260,7 @@ def test_changed_sources_are_prepared_anew(tmp_path):
 
 
 def test_impossible_settings_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="window is 0; allowed: 1 or more bytes"):
+    with pytest.raises(ValueError, match="window is 0; allowed: None, or 1 or more bytes"):
         PythonTokens(window=0)
     source_dir = write_files(tmp_path / "src", dict.fromkeys(SOURCES, b""))
     with pytest.raises(ValueError, match=f"no usable Python file below {source_dir} for split"):

@@ -64,7 +64,9 @@ def bucketed(sources):
 
 def streamed(sources):
     """Truncated backpropagation over several epochs."""
-    return labelled(sources, chunk=40, batch=16)
+    config = labelled(sources, chunk=40, batch=16)
+    config.task.window = None
+    return config
 
 
 EVERY = {f.__name__: f for f in (drawn, bucketed, streamed)}

@@ -221,11 +221,3 @@ def test_J02_buckets_hold_what_fits_and_refuse_what_does_not():
     assert {w: ids.tolist() for w, ids in found.items()} == {2: [2], 4: [0, 3], 10: [1, 4]}
     with pytest.raises(ValueError, match="the longest row has 10 steps, the widest bucket 9"):
         by_length(np.arange(5), lengths, (9, 4))
-
-
-def test_a_row_that_goes_on_does_not_reset():
-    """Windows of one text are one document."""
-    inputs, starts, lengths = pack([np.arange(3), np.arange(2), np.arange(4)])
-    rows = Rows(inputs, None, starts, lengths, goes_on=np.array([False, True, False]))
-    assert np.flatnonzero(as_stream(rows).reset).tolist() == [0, 5]
-    assert np.flatnonzero(as_stream(rows._replace(goes_on=None)).reset).tolist() == [0, 3, 5]

@@ -42,14 +42,15 @@ _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__
 class PythonTokens:
     """Windows of source bytes with a kind for each byte, an index into `token_kinds.KINDS`.
 
-    window      bytes T of a row; a file is cut into consecutive rows, its last one padded
+    window      bytes T of a row; a file is cut into consecutive rows, its last one padded. None:
+                each file is a row, as a stream needs them
     source_dir  where to look for .py files; None is the running Python's standard library
 
     The prepared data are named after the Python version and the sources' contents: changed
     sources are prepared anew.
     """
 
-    window: int = 256
+    window: int | None = 256
     source_dir: str | Path | None = None
 
     spec: ClassVar[Spec] = Spec(
@@ -62,8 +63,8 @@ class PythonTokens:
     )
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError(f"window is {self.window}; allowed: 1 or more bytes")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window is {self.window}; allowed: None, or 1 or more bytes")
 
     def load(self, split: str, data_dir: str | Path | None = None) -> Rows:
         """N windows of a split's files: inputs, as of `ByteTokenizer`, and targets int32 [P], one a
@@ -81,9 +82,8 @@ class PythonTokens:
             targets=targets,
             starts=np.repeat(starts, [len(w) for w in windows]) + np.concatenate(windows),
             lengths=np.concatenate(
-                [np.minimum(self.window, n - w) for n, w in zip(lengths, windows, strict=True)]
+                [np.minimum(self.window or n, n - w) for n, w in zip(lengths, windows, strict=True)]
             ),
-            goes_on=np.concatenate(windows) > 0,
         )
 
     def ids(self, split: str, data_dir: str | Path | None = None) -> np.ndarray:
@@ -102,7 +102,7 @@ class PythonTokens:
 
     def _windows(self, size: int) -> np.ndarray:
         """Where the windows of a file of `size` bytes start."""
-        return np.arange(0, size, self.window, dtype=np.int32)
+        return np.arange(0, size, self.window or max(size, 1), dtype=np.int32)
 
     def _read(self, split: str, data_dir: str | Path | None) -> list[dict[str, Any]]:
         check_split(split)

@@ -26,8 +26,6 @@ class Rows(NamedTuple):
     targets  one for each row [N, ...], one for each step [P, ...], or None: the next input, for
              language models
     weights  of the loss terms, [N] or [P] like the targets; None: 1 everywhere
-    goes_on  True where a row goes on where the one before ends, as windows of a text do; None:
-             nowhere
     """
 
     inputs: Shaped[Array, "P *E"]
@@ -35,11 +33,10 @@ class Rows(NamedTuple):
     starts: Int[Array, "N"]
     lengths: Int[Array, "N"]
     weights: Float[Array, "..."] | None = None
-    goes_on: Bool[Array, "N"] | None = None
 
 
 class Stream(NamedTuple):
-    """The same steps as one stream; `reset` is True where a row starts that does not go on."""
+    """The same steps as one stream; `reset` is True where a row starts."""
 
     inputs: Shaped[Array, "P *E"]
     targets: Shaped[Array, "P *rest"] | None
@@ -87,9 +84,9 @@ def take(data: Rows, ids: Int[Array, "B"], width: int, per_step: bool) -> Batch:
 
 
 def as_stream(data: Rows) -> Stream:
-    """Rows, which must lie behind each other, as one stream that resets where each starts anew."""
+    """Rows, which must lie behind each other, as one stream that resets where each starts."""
     reset = np.zeros(len(data.inputs), bool)
-    reset[np.asarray(data.starts)] = True if data.goes_on is None else ~np.asarray(data.goes_on)
+    reset[np.asarray(data.starts)] = True
     return Stream(data.inputs, data.targets, data.weights, reset)
 
 
