@@ -252,22 +252,6 @@ def test_I03_seeds_saved_on_two_devices_restore_on_one(sources, whole, tmp_path,
         assert mine["score"] == pytest.approx(other["score"], rel=1e-4)
 
 
-def test_D03_diverged_run_keeps_its_last_good_parameters(sources, tmp_path):
-    """Three bad steps in a row: each is skipped, then the seed stops; nothing bad is saved."""
-    config = tiny("rnn", steps=12, eval_every=5, steps_per_call=2)
-    config.label = "wild"
-    config.model.activation = "relu"
-    config.optimizer.update({"name": "sgd", "learning_rate": 1e30, "clip": None})
-    config.train.max_bad_steps = 3
-    assert not run_one(config, tmp_path / "run")
-    finals = rows_of(tmp_path / "run", "final")
-    assert [row["status"] for row in finals] == ["diverged"] * 2
-    assert all(row["step"] < 12 for row in finals)
-    ((leaves, _),) = newest(tmp_path / "run").values()
-    assert leaves["bad_steps"].tolist() == [3, 3]
-    assert all(np.isfinite(leaf).all() for name, leaf in leaves.items() if "params" in name)
-
-
 # Real processes and real signals.
 
 PROGRAM = """

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 from filelock import FileLock
 from test_cli import command
 from test_experiments import comparison, contents, rows_of, tiny
+from test_resume import newest as newest_of
 
 from experiments import cli, compare, report, runs, train
 from experiments.build import build
@@ -168,3 +170,19 @@ def test_seeds_that_ran_on_other_data_are_not_joined(tmp_path):
     results.check_chance(0.25)
     with pytest.raises(UserError, match=r"other data \(chance 0.25 there and 0.5 here\)"):
         results.check_chance(0.5)
+
+
+def test_D03_diverged_run_keeps_its_last_good_parameters(standard_promotion, tmp_path):
+    """Three bad steps in a row: each is skipped, then the seed stops; nothing bad is saved."""
+    config = tiny("rnn", steps=12, eval_every=5, steps_per_call=2)
+    config.label = "wild"
+    config.model.activation = "relu"
+    config.optimizer.update({"name": "sgd", "learning_rate": 1e30, "clip": None})
+    config.train.max_bad_steps = 3
+    assert not runs.run_one(config, tmp_path / "run")
+    finals = rows_of(tmp_path / "run", "final")
+    assert [row["status"] for row in finals] == ["diverged"] * 2
+    assert all(row["step"] < 12 for row in finals)
+    ((leaves, _),) = newest_of(tmp_path / "run").values()
+    assert leaves["bad_steps"].tolist() == [3, 3]
+    assert all(np.isfinite(leaf).all() for name, leaf in leaves.items() if "params" in name)
