@@ -40,7 +40,7 @@ def main(
     from experiments.build import check_fields
     from experiments.build_model import build_model
     from experiments.runs import TOKENIZER
-    from experiments.trained import of, read_config, read_params
+    from experiments.trained import blame_config, read_config, read_params
     from experiments.writing import stream_text
     from seqmodels.data.tokenizers import load_tokenizer
     from seqmodels.types import Spec
@@ -55,7 +55,7 @@ def main(
         tokenizer = load_tokenizer(json.loads(path.read_text(encoding="utf-8")))
     size = tokenizer.size
     spec = Spec(size, True, size, True, "cross_entropy", "bits")
-    with of(workdir):
+    with blame_config(workdir):
         check_fields(config)
         if config.model.readout is not None:
             raise UserError("no run of a language model: config.model.readout is not None")

@@ -26,12 +26,12 @@ def read_config(workdir: Path) -> ConfigDict:
 
 def rebuild(workdir: Path, config: ConfigDict) -> Run:
     """`build` of a config that another version may have written; a UserError names its file."""
-    with of(workdir):
+    with blame_config(workdir):
         return build(config)
 
 
 @contextlib.contextmanager
-def of(workdir: Path) -> Iterator[None]:
+def blame_config(workdir: Path) -> Iterator[None]:
     """Names the file in the place of the command line, where a field of its config is at fault."""
     try:
         yield
