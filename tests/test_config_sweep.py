@@ -133,6 +133,7 @@ OF_TASK = {
 }
 OF_ROWS = {
     "task.window": Change(8),
+    "train.chunk": Change(5, along={"task.window": None}),  # whole files
     "task.source_dir": Change("other"),
     "model.readout": Change("mean", REFUSED),
     "train.stop_when_solved": Change(True, REFUSED, {"train.solved": 0.5}),
@@ -140,7 +141,8 @@ OF_ROWS = {
     "eval.lengths": Change((8, 12), REFUSED),
 }
 OF_STREAM = OF_ROWS | {
-    "task.window": Change(8, REFUSED),  # files are read as a whole
+    "task.window": Change(8, REFUSED),
+    "train.chunk": Change(5),
     "model.bidirectional": Change(True, REFUSED, along={"model.merge": "concat"}),
     "train.shuffle": Change(True, REFUSED),
     "train.buckets": Change((8, 16), REFUSED),
