@@ -234,6 +234,11 @@ def affine(x: Array, kernel: Array, bias: Array | None = None, dtype: Any = None
     dtype = jnp.dtype(kernel.dtype if dtype is None else dtype)
     wide = np.promote_types(dtype, np.float32)  # JAX's own refuses under strict promotion
     x, kernel = jnp.asarray(x).astype(dtype), kernel.astype(dtype)
+    if kernel.ndim == 2 and len(kernel) == 1:
+        # XLA makes a product over one column a multiplication inside whatever reads it, and a CPU
+        # then does that many times slower. Over two, one of them zero, it stays a product.
+        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)])
+        kernel = jnp.pad(kernel, [(0, 1), (0, 0)])
     if kernel.ndim == 4:
         heads = x.reshape(*x.shape[:-1], *kernel.shape[:2])
         y = jnp.einsum("...ne,negh->...gnh", heads, kernel, preferred_element_type=wide)

@@ -81,6 +81,8 @@ def run(
     if x.ndim < 3:
         raise ValueError(f"x has shape {x.shape}; expected [B, T, features]")
     batch, length = x.shape[:2]
+    if length == 0:
+        scan = reference.scan  # there is no step to look at
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise ValueError(f"x has dtype {x.dtype}; expected real numbers")
     if not jnp.issubdtype(x.dtype, jnp.floating):

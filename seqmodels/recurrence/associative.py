@@ -27,9 +27,6 @@ def scan(
 ) -> tuple[Carry, jax.Array]:
     """As `reference.scan`, of a cell that is `associative`; there is no loop to unroll."""
     a, b = cell.linear(params, cell.project(params, steps.x))  # [T, B, H]
-    if len(a) == 0:
-        y = jax.eval_shape(cell.output, carry)
-        return carry, jnp.zeros((0, *y.shape), y.dtype)
     h, start = (cell.join(tree).astype(a.dtype) for tree in (carry, initial))
     one, zero = jnp.ones_like(a), jnp.zeros_like(a)
     a, b = select(steps.mask, a, one), select(steps.mask, b, zero)

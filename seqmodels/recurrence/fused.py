@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from seqmodels.recurrence import reference
+from seqmodels.recurrence.pullback import pull_back
 from seqmodels.recurrence.reference import Steps, cell_noise, select, zeros_like
 from seqmodels.types import Carry, Params, cast_like
 
@@ -64,13 +65,16 @@ def _update(cell, params, carry, z, u, noise):
 def _backward(cell, reverse, unroll, residuals, cotangents):
     params, steps, initial, sequence_noise, before, z, u = residuals
     d_carry, dy = cotangents
-    # Turned once, not at each step; the barriers keep XLA from turning them back. Otherwise it
-    # reads the kernel across in every backward product, and turns all of dz for its gradient.
+    # Turned once, not at each step; the barrier keeps XLA from turning them back. Otherwise it
+    # reads the kernel across in every backward product.
     turned = jax.lax.optimization_barrier(_turn(params))
 
-    def body(cotangents, kept):
-        d_carry, d_initial = cotangents
-        step, before, z, u, dy = kept
+    def body(state, kept):
+        # Cotangents take the place of the pre-activations that they belong to: half the memory,
+        # and what is written was just read.
+        d_carry, d_initial, place = state
+        t, step, before, dy = kept
+        z, u = _read(place, t)
         noise = cell_noise(sequence_noise, step.noise)
         # A masked step returned the carry it read and a zero: nothing reaches its update.
         d_new = select(step.mask, d_carry, zeros_like(d_carry))
@@ -89,12 +93,12 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
             d_start = select(step.reset, d_before, zero)
             d_initial = jax.tree.map(jnp.add, d_initial, d_start)
             d_before = select(step.reset, zero, d_before)
-        return (d_before, d_initial), (d_new, dy, dz, du)
+        return (d_before, d_initial, _write(place, t, (dz, du))), (d_new, dy)
 
-    (d_carry, d_initial), (d_new, dy, dz, du) = jax.lax.scan(
+    (d_carry, d_initial, (dz, du)), (d_new, dy) = jax.lax.scan(
         body,
-        (d_carry, zeros_like(d_carry)),
-        (steps, before, z, u, dy),
+        (d_carry, zeros_like(d_carry), (z, u)),
+        (jnp.arange(len(steps.x)), steps, before, dy),
         reverse=not reverse,
         unroll=unroll,
     )
@@ -105,15 +109,29 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
     noise = cell_noise(every_step, steps.noise)
     d_u = dz if u is None else du
 
-    _, pullback = jax.vjp(lambda p, x: cell.project(_turn(p), x), turned, steps.x)
-    d_params, dx = pullback(dz)
-    _, pullback = jax.vjp(lambda p: cell.recur(_turn(p), before, *noise), turned)
-    (d_recurrent,) = pullback(d_u)
-    _, pullback = jax.vjp(lambda p: _update(cell, _turn(p), before, z, u, noise), turned)
-    (d_rest,) = pullback((d_new, dy))
+    def project(params, x):
+        return cell.project(params, x)
+
+    def recur(params):
+        return cell.recur(params, before, *noise)
+
+    def rest(params):
+        return _update(cell, params, before, z, u, noise)
+
+    d_params, dx = pull_back(project, dz, params, steps.x)
+    (d_recurrent,) = pull_back(recur, d_u, params)
+    (d_rest,) = pull_back(rest, (d_new, dy), params)
     d_params = jax.tree.map(_add_all, d_params, d_recurrent, d_rest)
-    d_params = _turn(jax.lax.optimization_barrier(d_params))
     return d_params, Steps(dx, None, None, None), d_carry, d_initial, None
+
+
+def _read(tree, t):
+    """Leaves [T, ...] at step t."""
+    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, t, keepdims=False), tree)
+
+
+def _write(tree, t, new):
+    return jax.tree.map(lambda a, b: jax.lax.dynamic_update_index_in_dim(a, b, t, 0), tree, new)
 
 
 def _turn(params):
