@@ -24,7 +24,6 @@ def get_config(cell: str = "lstm") -> ConfigDict:
     config.optimizer.learning_rate = {"rnn": 1e-3, "lstm": 4e-3, "gru": 3e-3}[cell]
     config.optimizer.schedule = "cosine"
     config.train.seeds = 1
-    config.train.shards = 2
     config.train.batch = 32
     config.train.chunk = 64
     config.train.steps = 6000

@@ -36,6 +36,7 @@ FIELDS = {  # of each group but task and cell, which know their own
     "checkpoint": "seconds keep",
     "eval": "batch valid_examples test_examples lengths",
 }
+ROWS_A_SHARE = 8  # of a batch over several devices, at least
 OF_TASKS = ("config.eval.valid_examples", "config.eval.test_examples")
 """What data sets have no need of."""
 
@@ -76,7 +77,7 @@ def build(config: ConfigDict) -> Run:
     nothing would read; before any file is written."""
     check_fields(config)
     train = config.train
-    for field in ("seeds", "steps", "batch", "eval_every", "max_bad_steps", "accumulate", "shards"):
+    for field in ("seeds", "steps", "batch", "eval_every", "max_bad_steps", "accumulate"):
         at_least(f"config.train.{field}", train[field], 1)
     at_least("config.train.seed", train.seed, 0)
     if train.seed + train.seeds > 2**32:
@@ -86,6 +87,8 @@ def build(config: ConfigDict) -> Run:
     for field in ("weight_noise", "solved"):
         finite(f"config.train.{field}", train[field])
     at_least("config.train.steps_per_call", train.steps_per_call, 1)
+    if train.shards is not None:
+        at_least("config.train.shards", train.shards, 1)
     at_least("config.checkpoint.keep", config.checkpoint.keep, 1)
     at_least("config.checkpoint.seconds", config.checkpoint.seconds, 0.0)
     at_least("config.train.weight_noise", train.weight_noise, 0.0)
@@ -140,7 +143,7 @@ def build(config: ConfigDict) -> Run:
         baselines=source.facts.baselines,
         params=params,
         seeds=tuple(range(train.seed, train.seed + train.seeds)),
-        shards=train.shards,
+        shards=train.shards or shares(train),
         steps=train.steps,
         eval_every=train.eval_every,
         steps_per_call=train.steps_per_call,
@@ -151,6 +154,15 @@ def build(config: ConfigDict) -> Run:
         save_seconds=config.checkpoint.seconds,
         keep=config.checkpoint.keep,
     )
+
+
+def shares(train: ConfigDict) -> int:
+    """How many devices share each batch by default: all that the seeds leave over, as long as each
+    has rows enough to be worth the sum over devices at the end of a step.
+
+    Of all seeds, not of those that are left: a run that goes on adds in the same order.
+    """
+    return max(1, min(len(jax.local_devices()) // train.seeds, train.batch // ROWS_A_SHARE))
 
 
 def check_fields(config: ConfigDict) -> None:

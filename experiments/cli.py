@@ -180,8 +180,10 @@ def keep_programs() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
-def use_cores(seeds: int) -> None:
-    """One JAX device for each seed, up to two for each CPU core. Before JAX starts.
+def use_cores(*trains: ConfigDict) -> None:
+    """One JAX device for each seed and share of its batches, for the largest of these
+    `config.train`, up to two for each CPU core; cores that seeds leave over share batches, where
+    `shards` leaves it open. Before JAX starts.
 
     More devices than cores even out the work: three seeds on two cores take a turn and a half as
     three threads, two turns as two.
@@ -189,7 +191,9 @@ def use_cores(seeds: int) -> None:
     import jax
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", max(1, min(seeds, 2 * (cores or 1))))
+    cores = cores or 1
+    wanted = [t.seeds * (t.shards or max(1, cores // max(1, t.seeds))) for t in trains]
+    jax.config.update("jax_num_cpu_devices", max(1, min(max(wanted, default=1), 2 * cores)))
 
 
 def _help(options: dict[str, Option]) -> NoReturn:

@@ -17,8 +17,7 @@ from experiments import cli
 def main(workdir: Path, config: ConfigDict) -> int:
     if "runs" not in config:
         raise cli.UserError("this config is one run; use experiments.train, or give it `runs`")
-    runs = [run.train for run in config.runs.values()]
-    cli.use_cores(max((train.seeds * train.shards for train in runs), default=1))
+    cli.use_cores(*(run.train for run in config.runs.values()))
     from experiments.report import write_report
     from experiments.runs import run_many
 

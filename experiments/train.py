@@ -20,7 +20,7 @@ def main(workdir: Path | None, config: ConfigDict) -> int:
     if workdir is None:
         name = f"{config.task.get('set', config.task.name)} {config.label}"
         workdir = Path("runs", re.sub(r"[^\w.-]+", "_", name))
-    cli.use_cores(config.train.seeds * config.train.shards)
+    cli.use_cores(config.train)
     from experiments.runs import run_one
 
     sound = run_one(config, workdir)

@@ -259,9 +259,9 @@ import sys
 from test_resume import EVERY
 from experiments import cli
 from experiments.runs import run_one
-cli.use_cores(2)
 def main():
     config = EVERY[sys.argv[1]](sys.argv[2])
+    cli.use_cores(config.train)
     config.checkpoint.seconds = 0.0
     config.train.steps_per_call = 1
     run_one(config, __import__("pathlib").Path(sys.argv[3]))

@@ -1,12 +1,15 @@
 """A batch shared by devices: the same draws, the same update, whatever their number."""
 
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
+from experiments import build, cli
 from seqmodels import optim
 from seqmodels.cells import LSTM, Zoneout
 from seqmodels.data.epochs import Epochs
@@ -104,3 +107,23 @@ def test_O03_shares_of_145_rows_make_the_same_number_of_steps():
             seen[process].extend(share[share >= 0].tolist())
     assert epochs.per_epoch == 4
     assert sorted(sum(seen, [])) == list(range(145))
+
+
+@pytest.mark.parametrize(
+    "devices, seeds, batch, shares",
+    [(2, 1, 32, 2), (2, 1, 15, 1), (2, 3, 32, 1), (8, 3, 32, 2), (8, 1, 32, 4), (1, 1, 64, 1)],
+)
+def test_devices_that_seeds_leave_over_share_batches(devices, seeds, batch, shares, monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda: [None] * devices)
+    assert build.shares(ConfigDict({"seeds": seeds, "batch": batch})) == shares
+
+
+@pytest.mark.parametrize(
+    "given, devices", [([(1, None)], 4), ([(3, None)], 3), ([(1, 2)], 2), ([(1, 1), (5, None)], 5)]
+)
+def test_there_are_as_many_devices_as_the_largest_run_fills(given, devices, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
+    asked = {}
+    monkeypatch.setattr(jax.config, "update", asked.__setitem__)
+    cli.use_cores(*(ConfigDict({"seeds": seeds, "shards": shards}) for seeds, shards in given))
+    assert asked == {"jax_num_cpu_devices": devices}

@@ -18,7 +18,7 @@ from experiments.results import Results, as_dict, config_hash, open_workdir
 @pytest.fixture
 def no_cores(monkeypatch):
     """Devices are chosen before JAX starts, and here it runs."""
-    monkeypatch.setattr(cli, "use_cores", lambda seeds: None)
+    monkeypatch.setattr(cli, "use_cores", lambda *trains: None)
 
 
 @pytest.mark.parametrize("sound, status", [(True, 0), (False, 3)])

@@ -1,0 +1,113 @@
+"""What XLA makes of the gradient: read from the compiled program, so that no clock is needed."""
+
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from seqmodels import recurrence
+from seqmodels.cells import GRU, LSTM, RNN
+
+STEPS, BATCH, INPUTS, WIDTH = 61, 7, 5, 13  # no two sizes, nor their products, are alike
+CELLS = [RNN(WIDTH), LSTM(WIDTH), GRU(WIDTH)]
+INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = \w+\[([\d,]*)\]\S* ([\w\-]+)\((.*?)\)")
+pytestmark = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: type(cell).__name__)
+
+
+def gradient(cell, implementation="fused", outputs=False):
+    """Text of the compiled gradient of the parameters, by computation: name -> lines."""
+
+    def loss(params, x):
+        y, final = recurrence.run(cell, params, x, implementation=implementation)
+        return (y**2).sum() if outputs else (final.h**2).sum()
+
+    x = np.zeros((BATCH, STEPS, INPUTS), np.float32)
+    params = cell.shapes(INPUTS)
+    text = jax.jit(jax.grad(loss)).lower(params, x).compile().as_text()
+    computations: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line and not line[0].isspace() and line.endswith("{"):
+            lines = computations.setdefault(line.removeprefix("ENTRY ").split()[0], [])
+        elif line.startswith(" "):
+            lines.append(line)
+    return text, computations
+
+
+def loops(cell, **options):
+    text, computations = gradient(cell, **options)
+    names = re.findall(r" while\(.*body=(%[\w.\-]+)", text)
+    assert len(names) == 2, "one forward, one backward"
+    return [computations[name] for name in names]
+
+
+def changed(body, shapes):
+    """Elements of a loop's state that have one of these shapes and leave otherwise than they
+    came."""
+    root = next(line for line in body if "ROOT" in line)
+    state, operands = root.split(" tuple(")[0], root.split(" tuple(")[1].split(")")[0]
+    found = []
+    for place, (dims, name) in enumerate(
+        zip(re.findall(r"\[([\d,]*)\]", state), re.findall(r"%[\w.\-]+", operands), strict=True)
+    ):
+        passed = any(f"{name} = " in line and f"index={place}" in line for line in body)
+        if tuple(map(int, filter(None, dims.split(",")))) in shapes and not passed:
+            found.append(name)
+    return found
+
+
+def kernels(cell):
+    leaves = (leaf.shape for leaf in jax.tree.leaves(cell.shapes(INPUTS)) if leaf.ndim == 2)
+    return {shape for rows, columns in leaves for shape in ((rows, columns), (columns, rows))}
+
+
+def moved(cell, **options):
+    """Shapes of copies and transposes of arrays [T, B, ...], whichever way their axes lie; zeros
+    that a loop overwrites are left out."""
+    found = []
+    for name, lines in gradient(cell, **options)[1].items():
+        if "fused" in name or "wrapped" in name:  # inside an instruction that is seen itself
+            continue
+        for line in lines:
+            match = INSTRUCTION.match(line)
+            if match is None or "broadcast" in match[4]:
+                continue
+            shape = tuple(map(int, filter(None, match[2].split(","))))
+            if math.prod(shape) % (STEPS * BATCH) or not shape:
+                continue
+            if "copy" in match[1] + match[3] or "transpose" in match[1] + match[3]:
+                found.append(shape)
+    return found
+
+
+@pytest.mark.parametrize("outputs", [False, True])
+def test_no_weight_gradient_is_added_up_in_a_loop(cell, outputs):
+    for body in loops(cell, outputs=outputs):
+        assert not changed(body, kernels(cell))
+    plain = [changed(body, kernels(cell)) for body in loops(cell, implementation="reference")]
+    assert any(plain), "the check sees nothing"
+
+
+@pytest.mark.parametrize("outputs", [False, True])
+def test_nothing_of_all_steps_is_moved_but_what_must_be(cell, outputs):
+    """x becomes time first, once for the loop and once, with its axes turned, for the gradient of
+    its kernel; h is turned for its own. Nothing of the width of all gates is."""
+    must = {(STEPS, BATCH, INPUTS), (INPUTS, STEPS * BATCH), (WIDTH, STEPS * BATCH)}
+    found = moved(cell, outputs=outputs)
+    assert len(found) <= len(must) and {*found} <= must, found
+
+
+def test_one_trace_and_one_program_serve_every_length(cell):
+    traces = []
+
+    @jax.jit
+    def step(params, x, lengths):
+        traces.append(x.shape)
+        return jax.grad(lambda p: recurrence.run(cell, p, x, lengths=lengths)[1].h.sum())(params)
+
+    params = cell.init(jax.random.key(0), INPUTS)
+    x = np.zeros((BATCH, STEPS, INPUTS), np.float32)
+    for longest in (STEPS, 1, 0):
+        step(params, x, np.full(BATCH, longest, np.int32))
+    assert len(traces) == step._cache_size() == 1
