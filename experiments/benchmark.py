@@ -7,7 +7,8 @@ Forward pass and whole training step (forward, backward, update) for RNN, LSTM a
 are installed take turns; compilation is left out and results are awaited. Writes every figure to
 --out and a picture beside it, and prints medians as ratios to this project's. The floor is the time
 that a step's products would take at the rate of one large matrix product, measured in between. Exit
-status: 0, or 2 for a mistake in the command. With --quick under three minutes.
+status: 0, or 2 for a mistake in the command. Half an hour; with --quick under three minutes, and
+then the libraries compile at the same time, so that the seconds that this takes mean little.
 """
 
 import importlib.util
@@ -56,14 +57,22 @@ class Worker:
         )
 
     def ask(self, do: str, **request: Any) -> Any:
-        from experiments.errors import UserError
+        self.send(do, **request)
+        return self.answer()
 
-        assert self.process.stdin and self.process.stdout
+    def send(self, do: str, **request: Any) -> None:
+        assert self.process.stdin
+        self.asked = f"{do} {request}"
         self.process.stdin.write(json.dumps({"do": do, **request}) + "\n")
         self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        from experiments.errors import UserError
+
+        assert self.process.stdout
         answer = self.process.stdout.readline()
         if not answer:
-            raise UserError(f"--libraries: {self.library} ended while asked to {do} {request}")
+            raise UserError(f"--libraries: {self.library} ended while asked to {self.asked}")
         return json.loads(answer)
 
     def close(self) -> None:
@@ -103,7 +112,7 @@ def main(
             row
             for shape in chosen["shapes"]
             for cell in chosen["cells"]
-            for row in compare(workers, cell, shape, rounds, seconds)
+            for row in compare(workers, cell, shape, rounds, seconds, together=quick)
         ]
     finally:
         for worker in workers:
@@ -117,15 +126,16 @@ def main(
 
 
 def compare(
-    workers: list[Worker], cell: str, shape: str, rounds: int, seconds: float
+    workers: list[Worker], cell: str, shape: str, rounds: int, seconds: float, together: bool
 ) -> list[dict[str, Any]]:
     """One row for each library and measure. The libraries take turns, so that a machine that slows
-    down slows all of them."""
+    down slows all of them; `together` they only compile."""
     sizes = SHAPES[shape]
-    facts = {
-        worker: worker.ask("prepare", cell=cell, shape=sizes, ragged=shape == "ragged")
-        for worker in workers
-    }
+    facts: dict[Worker, dict[str, Any]] = {}
+    for group in [workers] if together else [[worker] for worker in workers]:
+        for worker in group:
+            worker.send("prepare", cell=cell, shape=sizes, ragged=shape == "ragged")
+        facts |= {worker: worker.answer() for worker in group}
     times: dict[Any, list[float]] = {(w, m): [] for w in workers for m in MEASURES}
     rates = []
     for turn in range(rounds):
@@ -172,10 +182,15 @@ def show(rows: list[dict[str, Any]]) -> None:
         first = mine[0]
         head = f"{first['shape']} {first['cell']} {measure}, ms:"
         print(head, "  ".join(parts), f" floor {first['floor_ms']:.2f}", flush=True)
+    served = (f"{row['library']} {row['note'] or 'its own'}" for row in mine)
+    print("    served by:", ", ".join(served), flush=True)
 
 
 def summarise(rows: list[dict[str, Any]]) -> None:
     """Geometric means of the ratios to ours, and the worst row, for each library."""
+    steps = {row["library"]: row["steps_per_call"] for row in rows}
+    cores = machine()["cores"]
+    print(f"{cores} cores; training steps a call:", ", ".join(f"{k} {n}" for k, n in steps.items()))
     median = {
         (row["library"], row["cell"], row["shape"], row["measure"]): row["median_ms"]
         for row in rows
