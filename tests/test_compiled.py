@@ -6,6 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
+import table
 
 from seqmodels import recurrence
 from seqmodels.cells import GRU, LSTM, RNN
@@ -13,26 +14,30 @@ from seqmodels.cells import GRU, LSTM, RNN
 STEPS, BATCH, INPUTS, WIDTH = 61, 7, 5, 13  # no two sizes, nor their products, are alike
 CELLS = [RNN(WIDTH), LSTM(WIDTH), GRU(WIDTH)]
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = \w+\[([\d,]*)\]\S* ([\w\-]+)\((.*?)\)")
-pytestmark = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: type(cell).__name__)
+standard = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: type(cell).__name__)
 
 
 def gradient(cell, implementation="fused", outputs=False):
-    """Text of the compiled gradient of the parameters, by computation: name -> lines."""
+    """Text of the compiled gradient of the parameters, and its computations."""
 
     def loss(params, x):
         y, final = recurrence.run(cell, params, x, implementation=implementation)
         return (y**2).sum() if outputs else (final.h**2).sum()
 
     x = np.zeros((BATCH, STEPS, INPUTS), np.float32)
-    params = cell.shapes(INPUTS)
-    text = jax.jit(jax.grad(loss)).lower(params, x).compile().as_text()
+    text = jax.jit(jax.grad(loss)).lower(cell.shapes(INPUTS), x).compile().as_text()
+    return text, computations_of(text)
+
+
+def computations_of(text):
+    """By name, as lines."""
     computations: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line and not line[0].isspace() and line.endswith("{"):
             lines = computations.setdefault(line.removeprefix("ENTRY ").split()[0], [])
         elif line.startswith(" "):
             lines.append(line)
-    return text, computations
+    return computations
 
 
 def loops(cell, **options):
@@ -81,6 +86,7 @@ def moved(cell, **options):
     return found
 
 
+@standard
 @pytest.mark.parametrize("outputs", [False, True])
 def test_no_weight_gradient_is_added_up_in_a_loop(cell, outputs):
     for body in loops(cell, outputs=outputs):
@@ -89,6 +95,7 @@ def test_no_weight_gradient_is_added_up_in_a_loop(cell, outputs):
     assert any(plain), "the check sees nothing"
 
 
+@standard
 @pytest.mark.parametrize("outputs", [False, True])
 def test_nothing_of_all_steps_is_moved_but_what_must_be(cell, outputs):
     """x becomes time first, once for the loop and once, with its axes turned, for the gradient of
@@ -98,6 +105,7 @@ def test_nothing_of_all_steps_is_moved_but_what_must_be(cell, outputs):
     assert len(found) <= len(must) and {*found} <= must, found
 
 
+@standard
 def test_one_trace_and_one_program_serve_every_length(cell):
     traces = []
 
@@ -111,3 +119,22 @@ def test_one_trace_and_one_program_serve_every_length(cell):
     for longest in (STEPS, 1, 0):
         step(params, x, np.full(BATCH, longest, np.int32))
     assert len(traces) == step._cache_size() == 1
+
+
+@table.cells(costly=True)
+def test_no_loop_copies_all_steps_at_each(cell):
+    """With mask and resets, which read more."""
+
+    def loss(params, x, flag):
+        y, final = recurrence.run(cell, params, x, mask=flag, reset=flag)
+        return (y**2).sum() + sum((leaf**2).sum() for leaf in jax.tree.leaves(final))
+
+    x, flag = np.zeros((BATCH, STEPS, table.INPUTS), np.float32), np.ones((BATCH, STEPS), bool)
+    params = cell.shapes(table.INPUTS)
+    text = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, x, flag).compile().as_text()
+    computations = computations_of(text)
+    for name in re.findall(r" while\(.*body=(%[\w.\-]+)", text):
+        for line in computations[name]:
+            match = INSTRUCTION.match(line)
+            if match and match[3] == "copy" and match[2]:
+                assert math.prod(map(int, match[2].split(","))) % (STEPS * BATCH), line

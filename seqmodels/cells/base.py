@@ -55,12 +55,30 @@ class Cell:
     @property
     def adds(self) -> bool:
         """`additive`, unless a subclass has an `update` of its own and did not say it anew."""
+        return self._said_with_update("additive") and self.additive
+
+    @property
+    def overwritable(self) -> bool:
+        """Whether the backward loop may put cotangents in the place of z and u.
+
+        Only for a step of which `tests/test_compiled.py` shows that XLA then copies nothing: where
+        it cannot order the reads before the write, it copies all steps at each of them. Said by
+        the class that defines `update`; read through `overwrites`.
+        """
+        return False
+
+    @property
+    def overwrites(self) -> bool:
+        """`overwritable`, unless a subclass has an `update` of its own and did not say it anew."""
+        return self._said_with_update("overwritable") and self.overwritable
+
+    def _said_with_update(self, name: str) -> bool:
         kinds = type(self).__mro__
         said, defined = (
-            next(depth for depth, kind in enumerate(kinds) if name in vars(kind))
-            for name in ("additive", "update")
+            next(depth for depth, kind in enumerate(kinds) if attribute in vars(kind))
+            for attribute in (name, "update")
         )
-        return said <= defined and self.additive
+        return said <= defined
 
     @property
     def associative(self) -> bool:
@@ -68,6 +86,11 @@ class Cell:
 
         Such a cell (`cells.linear`) has `linear`, `join` and `part` besides.
         """
+        return False
+
+    @property
+    def cudnn(self) -> bool:
+        """Whether cuDNN's LSTM computes the same; such a cell has `cudnn_weights` besides."""
         return False
 
     @property
@@ -124,6 +147,10 @@ class Cell:
 
     def part(self, h: jax.Array) -> Carry:
         """The inverse of `join`."""
+        raise NotImplementedError
+
+    def cudnn_weights(self, params: Params) -> jax.Array:
+        """All weights in one vector, as cuDNN takes them; only if `cudnn`."""
         raise NotImplementedError
 
     def noise(self, key: Key, batch: int, steps: int) -> Noise | None:

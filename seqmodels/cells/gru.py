@@ -55,6 +55,10 @@ class GRU(StandardCell):
         check_flag(type(self).__name__, "z_keeps", self.z_keeps)
 
     @property
+    def overwritable(self) -> bool:
+        return self.gates == 3  # not a MGU, whose cotangents XLA forms while it writes them
+
+    @property
     def _split(self) -> int:
         """Where the gates end and the candidate begins."""
         return (self.gates - 1) * self.features

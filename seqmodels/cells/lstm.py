@@ -66,6 +66,23 @@ class LSTM(StandardCell):
         return not self.layer_norm
 
     @property
+    def overwritable(self) -> bool:
+        return True
+
+    @property
+    def cudnn(self) -> bool:
+        """With nothing that changes the step; how weights are drawn does not matter."""
+        drawn = ("bias", "input_init", "recurrent_init", "bias_init", "gate_bias")
+        plain = LSTM(self.features, **{name: getattr(self, name) for name in drawn})
+        return type(self) is LSTM and self == plain
+
+    def cudnn_weights(self, params: Params) -> jax.Array:
+        kernels = [params[name]["kernel"].T.ravel() for name in ("input", "recurrent")]
+        none = jnp.zeros(4 * self.features, kernels[0].dtype)
+        biases = [params["input"].get("bias", none), none]  # cuDNN adds two
+        return jnp.concatenate([*kernels, *biases]).astype(jnp.float32)
+
+    @property
     def out_features(self) -> int:
         return self.features if self.projection is None else self.projection
 

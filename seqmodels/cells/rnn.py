@@ -40,6 +40,10 @@ class RNN(StandardCell):
     def additive(self) -> bool:
         return True
 
+    @property
+    def overwritable(self) -> bool:
+        return True
+
     def init_norms(self) -> Params:
         return {"norm": {"scale": jnp.ones(self.features, jnp.float32)}}
 

@@ -29,6 +29,10 @@ class Wrapped(Cell):
         return self.cell.adds
 
     @property
+    def overwritable(self) -> bool:
+        return self.cell.overwrites
+
+    @property
     def stochastic(self) -> bool:
         return self.cell.stochastic
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from seqmodels.recurrence import associative, fused, reference
+from seqmodels.recurrence import associative, cudnn, fused, reference
 from seqmodels.recurrence.reference import Steps, select
 from seqmodels.types import Array, Carry, Key, Noise, Params, cast_like
 
@@ -28,8 +28,15 @@ def choose(cell: Any, implementation: str = "auto") -> str:
     if implementation == "auto":
         side_by_side = cell.associative and jax.default_backend() != "cpu"
         return "associative" if side_by_side else "fused"
+    if implementation == "cudnn":
+        if not cell.cudnn:
+            raise ValueError(
+                f"implementation='cudnn' serves an LSTM without options, in float32; not {cell}: "
+                "take 'auto'"
+            )
+        return implementation
     if implementation not in IMPLEMENTATIONS:
-        allowed = ", ".join(["auto", *IMPLEMENTATIONS])
+        allowed = ", ".join(["auto", *IMPLEMENTATIONS, "cudnn"])
         raise ValueError(f"implementation={implementation!r} is not one of {allowed}")
     if implementation == "associative" and not cell.associative:
         raise ValueError(
@@ -70,24 +77,27 @@ def run(
               rest again in the backward pass; None keeps every step.
     key       draws the cell's noise for this call; None runs without noise.
     implementation  "auto", or one by name (`choose`). Forward-mode differentiation of `run`
-              needs "reference".
+              needs "reference". "cudnn", on a GPU, takes `lengths` but no `mask`, `reset` or
+              `remat`.
 
     The final carry alone costs no memory that grows with T: leave y unused under jit.
 
     Raises ValueError, naming the argument or leaf, for shapes, dtypes and lengths that do not fit.
     """
-    scan = IMPLEMENTATIONS[choose(cell, implementation)]
+    chosen = choose(cell, implementation)
     x = jnp.asarray(x)
     if x.ndim < 3:
         raise ValueError(f"x has shape {x.shape}; expected [B, T, features]")
     batch, length = x.shape[:2]
-    if length == 0:
-        scan = reference.scan  # there is no step to look at
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise ValueError(f"x has dtype {x.dtype}; expected real numbers")
     if not jnp.issubdtype(x.dtype, jnp.floating):
         x = x.astype(jnp.float32)
     mask, reset = (None if flag is None else jnp.asarray(flag) for flag in (mask, reset))
+    if chosen == "cudnn":
+        for name, given in (("mask", mask), ("reset", reset), ("remat", remat)):
+            if given is not None:
+                raise ValueError(f"implementation='cudnn' takes no {name}; give lengths, or 'auto'")
     mask = _as_mask(mask, lengths, batch, length)
     _check_flag("reset", reset, batch, length)
     if not isinstance(reverse, bool):
@@ -106,6 +116,10 @@ def run(
         widest = max((leaf.dtype for leaf in jax.tree.leaves(carry)), key=lambda d: d.itemsize)
         initial = cast_like(cell.initial_carry(params, batch, widest), carry)
 
+    if chosen == "cudnn" and length:
+        return cudnn.run(cell, params, x, carry, lengths, reverse)
+    # Where there are no steps there is none for the others to look at.
+    scan = IMPLEMENTATIONS[chosen] if length else reference.scan
     if reset is not None and reverse:
         reset = jnp.concatenate([reset[:, 1:], jnp.zeros_like(reset[:, :1])], axis=1)
     noise = cell.noise(key, batch, length) if key is not None else None

@@ -69,9 +69,23 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
     # reads the kernel across in every backward product.
     turned = jax.lax.optimization_barrier(_turn(params))
 
+    # All steps at once, [T, B, ...], by the methods themselves.
+    every_step = cell_noise(_for_every_step(sequence_noise, len(steps.x)), steps.noise)
+
+    def project(params, x):
+        return cell.project(params, x)
+
+    def recur(params):
+        return cell.recur(params, before, *every_step)
+
+    def rest(params):
+        return _update(cell, params, before, z, u, every_step)
+
+    # Cotangents take the place of the pre-activations that they belong to, if nothing needs those
+    # after the loop: half the memory, and what is written was just read.
+    in_place = cell.overwrites and not _reads(rest, params)
+
     def body(state, kept):
-        # Cotangents take the place of the pre-activations that they belong to: half the memory,
-        # and what is written was just read.
         d_carry, d_initial, place = state
         t, step, before, dy = kept
         z, u = _read(place, t)
@@ -93,9 +107,11 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
             d_start = select(step.reset, d_before, zero)
             d_initial = jax.tree.map(jnp.add, d_initial, d_start)
             d_before = select(step.reset, zero, d_before)
-        return (d_before, d_initial, _write(place, t, (dz, du))), (d_new, dy)
+        if in_place:
+            return (d_before, d_initial, _write(place, t, (dz, du))), None
+        return (d_before, d_initial, place), (dz, du, d_new, dy)
 
-    (d_carry, d_initial, (dz, du)), (d_new, dy) = jax.lax.scan(
+    (d_carry, d_initial, place), stored = jax.lax.scan(
         body,
         (d_carry, zeros_like(d_carry), (z, u)),
         (jnp.arange(len(steps.x)), steps, before, dy),
@@ -103,26 +119,21 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
         unroll=unroll,
     )
 
-    # All steps at once, [T, B, ...], by the methods themselves. XLA drops what a cell does not
-    # need: for most, `update` has no parameters and the whole last pullback is empty.
-    every_step = _for_every_step(sequence_noise, len(steps.x))
-    noise = cell_noise(every_step, steps.noise)
-    d_u = dz if u is None else du
+    (dz, du), d_new, dy = (place, None, None) if in_place else (stored[:2], *stored[2:])
 
-    def project(params, x):
-        return cell.project(params, x)
-
-    def recur(params):
-        return cell.recur(params, before, *noise)
-
-    def rest(params):
-        return _update(cell, params, before, z, u, noise)
-
-    d_params, dx = pull_back(project, dz, params, steps.x)
-    (d_recurrent,) = pull_back(recur, d_u, params)
-    (d_rest,) = pull_back(rest, (d_new, dy), params)
-    d_params = jax.tree.map(_add_all, d_params, d_recurrent, d_rest)
+    gradients, dx = pull_back(project, dz, params, steps.x)
+    more = [pull_back(recur, dz if u is None else du, params)]
+    if not in_place:  # XLA drops it where `update` has no parameters
+        more.append(pull_back(rest, (d_new, dy), params))
+    d_params = jax.tree.map(_add_all, gradients, *(one for (one,) in more))
     return d_params, Steps(dx, None, None, None), d_carry, d_initial, None
+
+
+def _reads(function, params):
+    """Whether the function needs any of the parameters."""
+    jaxpr = jax.make_jaxpr(function)(params).jaxpr
+    read = [*jaxpr.outvars, *(var for eqn in jaxpr.eqns for var in eqn.invars)]
+    return any(var is one for var in jaxpr.invars for one in read)
 
 
 def _read(tree, t):
