@@ -77,7 +77,7 @@ class Worker:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()  # and closes the pipes
 
 
 def main(
