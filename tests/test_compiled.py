@@ -121,17 +121,20 @@ def test_one_trace_and_one_program_serve_every_length(cell):
     assert len(traces) == step._cache_size() == 1
 
 
-@table.cells(costly=True)
-def test_no_loop_copies_all_steps_at_each(cell):
-    """With mask and resets, which read more."""
+@pytest.mark.parametrize("flags", [False, True])
+@table.cells()
+def test_no_loop_copies_all_steps_at_each(cell, flags):
+    """Without mask and resets, and with them."""
 
     def loss(params, x, flag):
         y, final = recurrence.run(cell, params, x, mask=flag, reset=flag)
-        return (y**2).sum() + sum((leaf**2).sum() for leaf in jax.tree.leaves(final))
+        total = sum((leaf**2).sum() for leaf in jax.tree.leaves(final))
+        return total + (y**2).sum() if flags else total
 
-    x, flag = np.zeros((BATCH, STEPS, table.INPUTS), np.float32), np.ones((BATCH, STEPS), bool)
+    x = np.zeros((BATCH, STEPS, table.INPUTS), np.float32)
+    flag = np.ones((BATCH, STEPS), bool) if flags else None
     params = cell.shapes(table.INPUTS)
-    text = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, x, flag).compile().as_text()
+    text = jax.jit(jax.grad(loss)).lower(params, x, flag).compile().as_text()
     computations = computations_of(text)
     for name in re.findall(r" while\(.*body=(%[\w.\-]+)", text):
         for line in computations[name]:
