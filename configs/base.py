@@ -95,10 +95,8 @@ def get_config(cell: str = "lstm", cells: tuple[str, ...] = CELLS) -> ConfigDict
     config.train.batch = 20  # sequences
     config.train.weight_noise = 0.0  # std of Gaussian noise on every parameter, each step
     config.train.max_bad_steps = 1  # non-finite steps in a row that stop a seed
-    config.train.shards = placeholder(
-        int
-    )  # devices that share each batch, where there are so many;
-    # None: those that the seeds leave over, with 8 rows each at least
+    config.train.shards = placeholder(int)  # devices that share each batch, where there are so
+    # many; None: those that the seeds leave over, with 8 rows each at least
     config.train.accumulate = 1  # batches whose gradients make up one update
     config.train.shuffle = placeholder(bool)  # data sets: None: anew each epoch; False: in order
     config.train.buckets = ()  # data sets: widths T of batches of like length; (): one width

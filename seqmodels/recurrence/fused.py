@@ -83,7 +83,8 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
 
     # Cotangents take the place of the pre-activations that they belong to, if nothing needs those
     # after the loop: half the memory, and what is written was just read.
-    in_place = cell.overwrites and not _reads(rest, params)
+    has_rest = _reads(rest, params)
+    in_place = cell.overwrites and not has_rest
 
     def body(state, kept):
         d_carry, d_initial, place = state
@@ -123,7 +124,7 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
 
     gradients, dx = pull_back(project, dz, params, steps.x)
     more = [pull_back(recur, dz if u is None else du, params)]
-    if not in_place:  # XLA drops it where `update` has no parameters
+    if has_rest:
         more.append(pull_back(rest, (d_new, dy), params))
     d_params = jax.tree.map(_add_all, gradients, *(one for (one,) in more))
     return d_params, Steps(dx, None, None, None), d_carry, d_initial, None
