@@ -113,7 +113,8 @@ def check_no_history(cell, implementation):
 
 @pytest.mark.parametrize("implementation", table.IMPLEMENTATIONS)
 def test_N03_remat_stores_less(implementation):
-    """The carry at the borders of chunks and one chunk's steps, instead of all T steps.
+    """The carry at the borders of chunks and one chunk's steps, instead of all T steps. The size
+    divides T or not; in no case is there another x.
 
     Of the parameters, from the final carry: outputs and inputs have gradients of T steps anyway.
     """
@@ -128,7 +129,8 @@ def test_N03_remat_stores_less(implementation):
         )
         return compiled.memory_analysis().temp_size_in_bytes
 
-    assert temporary(remat=90) < 0.25 * temporary(remat=None)
+    most = 0.04 * temporary(remat=None)
+    assert max(temporary(remat=64), temporary(remat=90)) < most
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])

@@ -1,5 +1,6 @@
 """Running a cell over time: one function, several implementations with equal results."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from seqmodels.recurrence import associative, cudnn, fused, reference
-from seqmodels.recurrence.reference import Steps, select
+from seqmodels.recurrence import associative, chunks, cudnn, fused, reference
+from seqmodels.recurrence.reference import Steps, time_first
 from seqmodels.types import Array, Carry, Key, Noise, Params, cast_like
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
@@ -127,40 +128,14 @@ def run(
     anchor = _anchor(params, x)
     noise = Noise(_add_anchor(noise.sequence, anchor), _add_anchor(noise.step, anchor, axis=1))
 
-    def time_first(a):
-        return None if a is None else jnp.swapaxes(a, 0, 1)
-
-    steps = Steps(time_first(x), time_first(mask), time_first(reset), noise.step)
-    # After the transpose, which then is one copy together with it.
-    steps = steps._replace(x=select(steps.mask, steps.x, jnp.zeros_like(steps.x)))
+    steps = Steps(x, mask, reset, noise.step)
     carry, initial = (_add_anchor(tree, anchor) for tree in (carry, initial))
-    if remat is None:
-        carry, y = scan(cell, reverse, unroll, params, steps, carry, initial, noise.sequence)
+    if remat is not None and length:
+        scan = functools.partial(chunks.scan, scan, remat)
     else:
-        carry, y = _chunked(
-            scan, remat, cell, reverse, unroll, params, steps, carry, initial, noise.sequence
-        )
+        steps = time_first(steps)
+    carry, y = scan(cell, reverse, unroll, params, steps, carry, initial, noise.sequence)
     return jnp.swapaxes(y, 0, 1), carry
-
-
-def _chunked(scan, size, cell, reverse, unroll, params, steps, carry, initial, sequence_noise):
-    """An outer scan over chunks of `size` steps, each computed again in the backward pass."""
-    length = steps.x.shape[0]
-    pad = -length % size
-    if pad:  # Masked steps at the end change nothing in either direction.
-        mask = jnp.ones(steps.x.shape[:2], bool) if steps.mask is None else steps.mask
-        steps = jax.tree.map(
-            lambda a: jnp.pad(a, [(0, pad)] + [(0, 0)] * (a.ndim - 1)), steps._replace(mask=mask)
-        )
-    count = (length + pad) // size
-    chunks = jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), steps)
-
-    @jax.checkpoint
-    def body(carry, chunk):
-        return scan(cell, reverse, unroll, params, chunk, carry, initial, sequence_noise)
-
-    carry, y = jax.lax.scan(body, carry, chunks, reverse=reverse)
-    return carry, y.reshape(count * size, *y.shape[2:])[:length]
 
 
 def _as_mask(mask, lengths, batch, length):

@@ -21,6 +21,14 @@ class Steps(NamedTuple):
     noise: Any = None
 
 
+def time_first(steps: Steps) -> Steps:
+    """Of x [B, T, ...] and flags [B, T], with zeros for what stands in masked steps; noise is drawn
+    time first."""
+    x, mask, reset = (None if a is None else jnp.swapaxes(a, 0, 1) for a in steps[:3])
+    # After the transpose, which then is one copy together with it.
+    return Steps(select(mask, x, jnp.zeros_like(x)), mask, reset, steps.noise)
+
+
 def select(flag: Array | None, on_true: Any, on_false: Any) -> Any:
     """Leafwise `where` of trees with leaves [B, ...] by a flag [B], on_true where flag is None.
 
