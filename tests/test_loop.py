@@ -3,13 +3,17 @@
 import dataclasses
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from test_experiments import tiny
 
+from experiments import programs
 from experiments.build import build
 from experiments.errors import UserError
 from experiments.loop import Notes, Session
+from experiments.runs import run_one
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")  # optax mixes dtypes
 SUMS = {"loss": 2.0, "metric": 1.0, "weight": 2.0, "grad_norm": 3.0, "clipped": 1.0, "steps": 2.0}
@@ -72,3 +76,36 @@ def test_notes_of_other_data_are_refused():
     notes = dataclasses.asdict(Notes.fresh(2, there))
     with pytest.raises(UserError, match=r"data.chance.test is 0.5 there and 0.25 here"):
         Notes.read(notes, here)
+
+
+def test_N04_one_program_for_each_bucket(tmp_path, monkeypatch):
+    """All compiled before the first step; steps of many lengths compile none."""
+    sizes = (8, 16, 32)
+    for n, length in enumerate(np.random.default_rng(0).integers(1, 33, 80)):
+        (tmp_path / f"m{n}.py").write_text("x" * length)
+    config = tiny("gru", steps=30, eval_every=30, steps_per_call=4, batch=4)
+    with config.unlocked():
+        config.task = {"name": "python_tokens", "window": 32, "source_dir": str(tmp_path)}
+        del config.eval.valid_examples, config.eval.test_examples
+    config.eval.lengths = ()
+    config.model.update({"readout": None, "embedding": 4})
+    config.train.buckets = sizes
+    compile_all, found, compiled = programs.compile_all, [], []
+
+    def watched(*args):
+        found.append((compile_all(*args), [*compiled]))
+        return found[0][0]
+
+    def listener(event, seconds, **details):
+        if event.endswith("backend_compile_duration") and details["fun_name"] == "jit(mapped)":
+            compiled.append(event)
+
+    monkeypatch.setattr("experiments.loop.compile_all", watched)
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        run_one(config, tmp_path / "run")
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)
+    ((ready, before),) = found
+    assert {*ready.train} == {*sizes}
+    assert len(compiled) == len(before) > len(sizes)

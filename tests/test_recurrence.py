@@ -57,7 +57,7 @@ def test_fused_in_float32_equals_reference(x64, cell):
 @table.runs(ALL, costly=True)
 @pytest.mark.parametrize("implementation, reverse", [("fused", False), ("reference", True)])
 def test_remat_changes_no_number(x64, entry, key, implementation, reverse):
-    """Chunks of 3 steps in T = 8: the last one is filled up with masked steps."""
+    """Chunks of 3 steps in T = 8: the last one starts at step 5, which the one before had."""
     cell, options = entry.cell, {"reverse": reverse, "remat": 3}
     result = run_with_gradients(cell, data_of(cell), implementation, key, **options)
     assert_close(result, reference_run(cell, key, reverse=reverse), EXACT)
@@ -193,14 +193,15 @@ def test_gradients_of_gradients(x64, entry, key):
     assert_close(backward, forward, EXACT)
 
 
-def test_forward_mode_needs_the_reference(x64):
+@pytest.mark.parametrize("remat", [None, 3])
+def test_forward_mode_needs_the_reference(x64, remat):
     cell = CELLS["lstm"]
     data = data_of(cell)
     weights, at = cotangents_of(cell, data), (data.params, data.x, data.carry)
     direction = normal(20, at, np.float64)
 
     def loss(implementation, *at):
-        flags = {"mask": data.mask, "reset": data.reset}
+        flags = {"mask": data.mask, "reset": data.reset, "remat": remat}
         out = recurrence.run(cell, *at, implementation=implementation, **flags)
         return sum(jax.tree.leaves(jax.tree.map(lambda a, w: jnp.sum(a * w), out, weights)))
 
