@@ -118,7 +118,7 @@ def run(
         initial = cast_like(cell.initial_carry(params, batch, widest), carry)
 
     if chosen == "cudnn" and length:
-        return cudnn.run(cell, params, x, carry, lengths, reverse)
+        return cudnn.run(cell, params, x, carry, mask, reverse)
     # Where there are no steps there is none for the others to look at.
     scan = IMPLEMENTATIONS[chosen] if length else reference.scan
     if reset is not None and reverse:

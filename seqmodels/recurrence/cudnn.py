@@ -15,10 +15,10 @@ from seqmodels.types import Array, Carry, Params, cast_like
 
 
 def run(
-    cell: Any, params: Params, x: Array, carry: Carry, lengths: Array | None, reverse: bool
+    cell: Any, params: Params, x: Array, carry: Carry, mask: Array | None, reverse: bool
 ) -> tuple[jax.Array, Carry]:
-    """x [B, T, E], a carry of h and c [B, H], lengths int [B] or None -> (y [B, T, H], carry), in
-    float32 with the products' precision of `jax_default_matmul_precision`.
+    """x [B, T, E], a carry of h and c [B, H], mask bool [B, T] without holes or None -> (y [B, T,
+    H], carry), in float32 with the products' precision of `jax_default_matmul_precision`.
 
     Raises ValueError where there is no GPU, or for x of another dtype.
     """
@@ -28,10 +28,8 @@ def run(
         )
     if x.dtype != jnp.float32:
         raise ValueError(f"x has dtype {x.dtype}; implementation='cudnn' takes float32")
-    batch, length, inputs = x.shape
-    lengths = jnp.full(batch, length) if lengths is None else lengths
-    lengths = jnp.clip(lengths, 0, length).astype(jnp.int32)
-    mask = jnp.arange(length)[None, :] < lengths[:, None]
+    mask = jnp.ones(x.shape[:2], bool) if mask is None else mask
+    lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
     x = select(mask, x, jnp.zeros_like(x))
     if reverse:
         x = turn_rows(x, lengths)
@@ -41,7 +39,7 @@ def run(
         carry.c[None].astype(jnp.float32),
         cell.cudnn_weights(params),
         jnp.maximum(lengths, 1),  # it takes no empty rows; theirs is put right below
-        inputs,
+        x.shape[-1],
         cell.features,
         1,
         0.0,
