@@ -14,9 +14,11 @@ then the libraries compile at the same time, so that the seconds that this takes
 import importlib.util
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +50,14 @@ class Worker:
 
     def __init__(self, library: str):
         self.library = library
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
         self.process = subprocess.Popen(
             [sys.executable, "-m", "experiments.benchmark_worker", library],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.said,
             text=True,
+            env=os.environ | {"JAX_COMPILATION_CACHE_DIR": ""},  # all compile, at every start
         )
 
     def ask(self, do: str, **request: Any) -> Any:
@@ -72,12 +76,17 @@ class Worker:
         assert self.process.stdout
         answer = self.process.stdout.readline()
         if not answer:
-            raise UserError(f"--libraries: {self.library} ended while asked to {self.asked}")
+            self.said.seek(0)
+            last = (self.said.read().strip().splitlines() or ["without a word"])[-1]
+            raise UserError(
+                f"--libraries: {self.library} ended while asked to {self.asked}: {last}"
+            )
         return json.loads(answer)
 
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()  # and closes the pipes
+        self.said.close()
 
 
 def main(
@@ -91,7 +100,7 @@ def main(
     quick: bool,
 ) -> int:
     from experiments.contenders import LIBRARIES, MODULES
-    from experiments.errors import one_of
+    from experiments.errors import UserError, at_least, one_of
     from experiments.results import write_file
 
     here = [name for name in LIBRARIES if importlib.util.find_spec(MODULES.get(name, name))]
@@ -103,9 +112,18 @@ def main(
     for option, known in (("libraries", here), ("cells", CELLS), ("shapes", SHAPES)):
         for name in chosen[option]:
             one_of(f"--{option}", name, known)
+    at_least("--rounds", rounds, 1)
+    at_least("--seconds", seconds, 0.0)
+    path = Path(out)
+    if workdir:
+        raise UserError(f"--workdir={workdir}: figures go to one file, which --out names")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UserError(f"--out={out} cannot be written; give a file in a directory that is there")
     if quick:
         chosen["shapes"] = [name for name in chosen["shapes"] if name not in ("mnist", "big")]
         rounds, seconds = 3, 0.1
+        if not chosen["shapes"]:
+            raise UserError(f"--shapes={shapes}: --quick leaves these out; drop one of the two")
     workers = [Worker(name) for name in chosen["libraries"]]
     try:
         rows = [
@@ -117,7 +135,6 @@ def main(
     finally:
         for worker in workers:
             worker.close()
-    path = Path(out)
     write_file(path, json.dumps({"rows": rows, "machine": machine()}, indent=1) + "\n")
     draw(rows, path.with_suffix(".png"))
     summarise(rows)
@@ -244,7 +261,6 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def machine() -> dict[str, Any]:
     """What the figures were measured on and with."""
-    import os
     import platform
     from importlib import metadata
 
@@ -257,7 +273,7 @@ def machine() -> dict[str, Any]:
             line.split(":")[1] for line in info.read_text().splitlines() if "model name" in line
         ]
         model = named[0].strip() if named else model
-    return {"processor": model, "cores": len(os.sched_getaffinity(0)), "versions": installed}
+    return {"processor": model, "cores": cli.cores(), "versions": installed}
 
 
 def _version(name: str, metadata: Any) -> str | None:

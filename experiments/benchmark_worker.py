@@ -8,7 +8,6 @@ Each line that comes in is a JSON request, each line that goes out its answer:
 """
 
 import json
-import os
 import resource
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments import cli
 from experiments.benchmark_ours import Problem
 from experiments.contenders import LIBRARIES
 
@@ -35,15 +35,15 @@ def problem_of(cell: str, shape: list[int], ragged: bool) -> Problem:
 
 
 def prepare(library: str, cell: str, shape: list[int], ragged: bool) -> tuple[Any, dict[str, Any]]:
-    _forget_peak()
     began = time.perf_counter()
     contender = LIBRARIES[library](problem_of(cell, shape, ragged))
     contender.train()
     first = time.perf_counter() - began
+    _forget_peak()  # that of the compiler
     began = time.perf_counter()
     contender.train()
     again = time.perf_counter() - began
-    peak = _peak()  # of training; the second call has what the first one's compiler had not
+    peak = _peak()  # of one call of training, with all that the process holds
     contender.forward()
     return contender, {
         "steps_per_call": contender.steps,
@@ -92,7 +92,8 @@ def _peak() -> float:
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if "VmHWM" in line)
         return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (2**20 if sys.platform == "darwin" else 1024)
 
 
 def main(library: str) -> None:
@@ -100,7 +101,7 @@ def main(library: str) -> None:
     if library == "seqmodels":
         import jax
 
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+        jax.config.update("jax_num_cpu_devices", cli.cores())
     contender: Any = None
     answer: Any
     for line in sys.stdin:

@@ -190,10 +190,14 @@ def use_cores(*trains: ConfigDict) -> None:
     """
     import jax
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cores = cores or 1
-    wanted = [t.seeds * (t.shards or max(1, cores // max(1, t.seeds))) for t in trains]
-    jax.config.update("jax_num_cpu_devices", max(1, min(max(wanted, default=1), 2 * cores)))
+    wanted = [t.seeds * (t.shards or max(1, cores() // max(1, t.seeds))) for t in trains]
+    jax.config.update("jax_num_cpu_devices", max(1, min(max(wanted, default=1), 2 * cores())))
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    has_mask = hasattr(os, "sched_getaffinity")
+    return (len(os.sched_getaffinity(0)) if has_mask else os.cpu_count()) or 1
 
 
 def _help(options: dict[str, Option]) -> NoReturn:

@@ -24,7 +24,6 @@ class Programs(NamedTuple):
 
     start: Any  # () -> state before the first step
     like: TrainState  # shapes of it
-    data: Any  # the source's, on the devices
     train: dict[Any, Any]  # by shape: (steps, state, ids) -> state, sums
     evaluate: Any  # (part, params, keys, active, carry) -> sums, carry
     carry: Any  # before the first part, zeros; None where batches are unrelated
@@ -119,7 +118,6 @@ def compile_all(run: Run, seeds: np.ndarray, used: np.ndarray, mesh: Mesh, stop:
     return Programs(
         start=lambda: start((), seeds, used),
         like=like,
-        data=data,
         train={
             shape: lambda n, state, ids, program=program: program((n, data), state, ids)
             for shape, program in steps.items()

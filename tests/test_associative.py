@@ -9,6 +9,7 @@ from table import assert_close, data_of, run_with_gradients
 
 from seqmodels import recurrence
 from seqmodels.cells import LRU, LSTM, LearnedCarry, MinGRU, MinLSTM
+from seqmodels.cells.linear import LinearCarry
 from seqmodels.recurrence.associative import linear_scan
 
 WIDTH = table.WIDTH
@@ -62,6 +63,53 @@ def test_gradients_of_gradients(x64):
         return jax.grad(lambda *at: jnp.sum(jnp.cos(slope(*at))), (0, 1, 2))(a, b, h)
 
     assert_close(curvature(lambda *at: linear_scan(False, *at)), curvature(walk), 1e-10)
+    forward = jax.hessian(lambda a, b, h: jnp.sum(jnp.sin(linear_scan(False, a, b, h))), (0, 2))
+    assert_close(
+        forward(a, b, h),
+        jax.hessian(lambda *at: jnp.sum(jnp.sin(walk(*at))), (0, 2))(a, b, h),
+        1e-10,
+    )
+
+
+@every_cell
+@pytest.mark.parametrize("reverse", [False, True])
+def test_nothing_crosses_a_reset(x64, cell, reverse):
+    """NaN and infinity neither: a row of them before its reset, and its carry."""
+    data = data_of(cell)._replace(mask=None)
+    reset = np.zeros_like(data.reset)
+    reset[:, 4] = True
+    x = np.array(data.x)
+    before = slice(4, None) if reverse else slice(None, 4)
+    x[0, before], x[1, before] = np.nan, np.inf
+    data = data._replace(reset=reset, x=x)
+    expected, _ = run_with_gradients(cell, data, "reference", reverse=reverse)
+    found, _ = run_with_gradients(cell, data, "associative", reverse=reverse)
+    after = slice(None, 4) if reverse else slice(4, None)
+    assert np.all(np.isfinite(found[0][:, after])) and np.all(np.isnan(found[0][0, before]))
+    assert_close((found[0][:, after], found[1]), (expected[0][:, after], expected[1]), 1e-12)
+
+
+def test_rows_without_a_step_keep_every_digit_of_their_carry(x64):
+    cell = MinGRU(WIDTH)
+    params = cell.init(jax.random.key(0), 3)
+    given = LinearCarry(h=np.full((2, WIDTH), 1 / 3))
+    options = {"lengths": np.array([0, 5]), "implementation": "associative"}
+    _, carry = recurrence.run(cell, params, np.ones((2, 5, 3), np.float32), given, **options)
+    np.testing.assert_array_equal(carry.h[0], given.h[0])
+
+
+def test_an_update_or_noise_of_its_own_takes_one_step_after_another():
+    class Other(MinGRU):
+        def update(self, params, carry, z, u, noise=None):
+            return super().update(params, carry, -z, u)
+
+    class Noisy(MinGRU):
+        def noise(self, key, batch, steps):
+            return None
+
+    for cell in (Other(4), Noisy(4), LearnedCarry(Other(4))):
+        with pytest.raises(ValueError, match="is not: take 'auto'"):
+            recurrence.choose(cell, "associative")
 
 
 def test_other_cells_are_refused():

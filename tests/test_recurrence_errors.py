@@ -58,6 +58,15 @@ def test_A12_any_integer_dtype_serves(dtype):
     jax.tree.map(np.testing.assert_array_equal, final, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("steps", [128, 300])
+def test_A12_no_dtype_is_too_narrow_for_the_steps(dtype, steps):
+    x, lengths = np.ones((2, steps, INPUTS), np.float32), np.array([100, 5], dtype)
+    for given in (lengths, jnp.asarray(lengths)):
+        y, _ = recurrence.run(CELL, DATA.params, x, lengths=given)
+        assert np.any(y != 0, axis=2).sum(axis=1).tolist() == [100, 5]
+
+
 def test_mask_and_lengths_exclude_each_other():
     with pytest.raises(ValueError, match="mask or lengths, not both"):
         run(mask=DATA.mask, lengths=[1] * BATCH)

@@ -89,14 +89,6 @@ def test_O02_O04_one_update_is_the_same_on_two_devices(rows, carried, cell):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), one, two)
 
 
-def test_O02_clipping_acts_on_the_reduced_gradient():
-    """Gradients [2, 0] and [0, 2] on two devices: (1, 1), clipped to length 1 as a whole."""
-    clip = optim.clip_by_global_norm(1.0)
-    mean = {"w": jnp.array([1.0, 1.0])}
-    clipped, _ = clip.update(mean, clip.init(mean))
-    np.testing.assert_allclose(clipped["w"], np.sqrt(0.5), rtol=1e-6)
-
-
 def test_O03_shares_of_145_rows_make_the_same_number_of_steps():
     """Three processes that each take their third of every batch of 48: none runs out first."""
     epochs = Epochs({5: np.arange(145)}, 48)

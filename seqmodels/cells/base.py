@@ -84,9 +84,16 @@ class Cell:
     def associative(self) -> bool:
         """Whether the next carry is linear in the last, so that steps may be taken all at once.
 
-        Such a cell (`cells.linear`) has `linear`, `join` and `part` besides.
+        Such a cell (`cells.linear`) has `linear`, `join` and `part` besides. Said by the class that
+        defines `update`; read through `associates`.
         """
         return False
+
+    @property
+    def associates(self) -> bool:
+        """`associative`, unless a subclass has an `update` of its own and did not say it anew, or
+        there is noise, which the steps all at once do not take."""
+        return self._said_with_update("associative") and self.associative and not self.stochastic
 
     @property
     def cudnn(self) -> bool:

@@ -75,7 +75,7 @@ class LearnedCarry(Wrapped):
 
     @property
     def associative(self) -> bool:
-        return self.cell.associative
+        return self.cell.associates
 
     def linear(self, params: Params, z: Any) -> tuple[jax.Array, jax.Array]:
         return self.cell.linear(params, z)

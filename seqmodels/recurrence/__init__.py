@@ -24,10 +24,11 @@ def choose(cell: Any, implementation: str = "auto") -> str:
     """The name of the implementation that `run` uses, from static facts only.
 
     "auto" takes "fused", which serves every cell; "associative" on an accelerator, for cells that
-    it serves. Raises ValueError for a name that does not exist, or that cannot serve this cell.
+    it serves: measured on a CPU, not yet on accelerators. Raises ValueError for a name that does
+    not exist, or that cannot serve this cell.
     """
     if implementation == "auto":
-        side_by_side = cell.associative and jax.default_backend() != "cpu"
+        side_by_side = cell.associates and jax.default_backend() != "cpu"
         return "associative" if side_by_side else "fused"
     if implementation == "cudnn":
         if not cell.cudnn:
@@ -39,7 +40,7 @@ def choose(cell: Any, implementation: str = "auto") -> str:
     if implementation not in IMPLEMENTATIONS:
         allowed = ", ".join(["auto", *IMPLEMENTATIONS, "cudnn"])
         raise ValueError(f"implementation={implementation!r} is not one of {allowed}")
-    if implementation == "associative" and not cell.associative:
+    if implementation == "associative" and not cell.associates:
         raise ValueError(
             f"implementation='associative' serves cells that are linear in their carry; "
             f"{type(cell).__name__} is not: take 'auto'"
@@ -156,7 +157,10 @@ def _as_mask(mask, lengths, batch, length):
         if bad.size:
             row = int(bad[0])
             raise ValueError(f"lengths[{row}]={values[row]} is outside 0..{length} (the T of x)")
-    lengths = jnp.clip(jnp.asarray(lengths), 0, length)  # before a cast could wrap them
+    lengths = jnp.asarray(lengths)
+    if lengths.dtype.itemsize < 4:
+        lengths = lengths.astype(jnp.int32)  # or clip would wrap T
+    lengths = jnp.clip(lengths, 0, length)  # before a cast could wrap them
     return jnp.arange(length)[None, :] < lengths.astype(int)[:, None]
 
 

@@ -38,27 +38,38 @@ def scan(
     after = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), cell.part(h), carry)
     y = cell.output(after)
     last = 0 if reverse else -1
-    return jax.tree.map(lambda leaf: leaf[last], after), select(steps.mask, y, jnp.zeros_like(y))
+    final = jax.tree.map(lambda leaf: leaf[last], after)
+    if steps.mask is not None:  # a row without a step returns what it was given, in every digit
+        steps_taken = steps.mask if steps.reset is None else steps.mask | steps.reset
+        final = select(jnp.any(steps_taken, axis=0), final, carry)
+    return final, select(steps.mask, y, jnp.zeros_like(y))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def linear_scan(reverse: bool, a: Array, b: Array, h: Array) -> jax.Array:
     """h_t = a_t * h_(t-1) + b_t with h before the first step: a, b [T, ...], h [...] -> [T, ...].
 
-    `reverse` walks from T-1 to 0. Real or complex numbers.
+    `reverse` walks from T-1 to 0. Real or complex numbers. Where a_t is 0 nothing of what was
+    before, NaN included, reaches what follows.
     """
+    return _scan(reverse, a, b, h)
+
+
+def _scan(reverse, a, b, h):
+    def times(a, b):
+        return jnp.where(a == 0, jnp.zeros_like(b), a * b)
 
     def then(one, other):
         (a, b), (a_next, b_next) = one, other
-        return a_next * a, a_next * b + b_next
+        return times(a_next, a), times(a_next, b) + b_next
 
     first = -1 if reverse else 0
-    b = jnp.asarray(b).at[first].add(a[first] * h)
+    b = jnp.asarray(b).at[first].add(times(a[first], h))
     return jax.lax.associative_scan(then, (a, b), reverse=reverse)[1]
 
 
 def _forward(reverse, a, b, h):
-    out = linear_scan(reverse, a, b, h)
+    out = _scan(reverse, a, b, h)
     return out, (a, h, out)
 
 
@@ -66,7 +77,7 @@ def _backward(reverse, residuals, d_out):
     a, h, out = residuals
     # dh_t = a_(t+1) dh_(t+1) + dout_t: the same recurrence, the other way round.
     before, after = (jnp.roll(a, 1 if reverse else -1, axis=0)), jnp.zeros_like(h)
-    d_b = linear_scan(not reverse, before, d_out, after)
+    d_b = _scan(not reverse, before, d_out, after)
     first = -1 if reverse else 0
     previous = jnp.roll(out, -1 if reverse else 1, axis=0).at[first].set(h)
     return d_b * previous, d_b, a[first] * d_b[first]

@@ -33,15 +33,16 @@ def scan(
     size = min(size, length)
     count = -(-length // size)
 
+    still = steps._replace(x=jax.lax.stop_gradient(steps.x))
+
     @jax.checkpoint
     def body(carry, chunk):
         at, moved = chunk
-        cut = _cut(steps, at, size)
+        cut = _cut(still, at, size)
         cut = time_first(cut._replace(x=cut.x + moved))
         return scan_steps(cell, reverse, unroll, params, cut, carry, initial, sequence_noise)
 
     chunks = (jnp.arange(count), moves(count, size, steps.x))
-    steps = steps._replace(x=jax.lax.stop_gradient(steps.x))
     carry, y = jax.lax.scan(body, carry, chunks, reverse=reverse)
     y = y.reshape(count * size, *y.shape[2:])
     last, twice = (count - 1) * size, count * size - length

@@ -81,15 +81,45 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
     def rest(params):
         return _update(cell, params, before, z, u, every_step)
 
-    # Cotangents take the place of the pre-activations that they belong to, if nothing needs those
-    # after the loop: half the memory, and what is written was just read.
     has_rest = _reads(rest, params)
-    in_place = cell.overwrites and not has_rest
+    # Nothing needs the pre-activations after the loop, unless `update` has parameters.
+    walk = _walk_back_in_place if cell.overwrites and not has_rest else _walk_back
+    d_carry, d_initial, (dz, du), reached = walk(
+        cell, reverse, unroll, turned, steps, sequence_noise, before, z, u, d_carry, dy
+    )
+
+    gradients, dx = pull_back(project, dz, params, steps.x)
+    more = [pull_back(recur, dz if u is None else du, params)]
+    if has_rest:
+        more.append(pull_back(rest, reached, params))
+    d_params = jax.tree.map(_add_all, gradients, *(one for (one,) in more))
+    return d_params, Steps(dx, None, None, None), d_carry, d_initial, None
+
+
+def _walk_back(
+    cell,
+    reverse,
+    unroll,
+    turned,
+    steps,
+    sequence_noise,
+    before,
+    z,
+    u,
+    d_carry,
+    dy,
+    *,
+    in_place=False,
+):
+    """The backward loop -> cotangents of the carry, of the initial carry, of (z, u) at all steps,
+    and of what `update` returned there. `in_place` the first take the place of z and u themselves,
+    half the memory, and what is written was just read; the last are not kept.
+    """
 
     def body(state, kept):
         d_carry, d_initial, place = state
-        t, step, before, dy = kept
-        z, u = _read(place, t)
+        t, step, before, dy, *own = kept
+        z, u = _read(place, t) if in_place else own
         noise = cell_noise(sequence_noise, step.noise)
         # A masked step returned the carry it read and a zero: nothing reaches its update.
         d_new = select(step.mask, d_carry, zeros_like(d_carry))
@@ -110,24 +140,33 @@ def _backward(cell, reverse, unroll, residuals, cotangents):
             d_before = select(step.reset, zero, d_before)
         if in_place:
             return (d_before, d_initial, _write(place, t, (dz, du))), None
-        return (d_before, d_initial, place), (dz, du, d_new, dy)
+        return (d_before, d_initial, place), ((dz, du), (d_new, dy))
 
+    place, own = ((z, u), ()) if in_place else (None, (z, u))
     (d_carry, d_initial, place), stored = jax.lax.scan(
         body,
-        (d_carry, zeros_like(d_carry), (z, u)),
-        (jnp.arange(len(steps.x)), steps, before, dy),
+        (d_carry, zeros_like(d_carry), place),
+        (jnp.arange(len(steps.x)), steps, before, dy, *own),
         reverse=not reverse,
         unroll=unroll,
     )
+    return d_carry, d_initial, *((place, None) if in_place else stored)
 
-    (dz, du), d_new, dy = (place, None, None) if in_place else (stored[:2], *stored[2:])
 
-    gradients, dx = pull_back(project, dz, params, steps.x)
-    more = [pull_back(recur, dz if u is None else du, params)]
-    if has_rest:
-        more.append(pull_back(rest, (d_new, dy), params))
-    d_params = jax.tree.map(_add_all, gradients, *(one for (one,) in more))
-    return d_params, Steps(dx, None, None, None), d_carry, d_initial, None
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _walk_back_in_place(cell, reverse, unroll, *kept):
+    return _walk_back(cell, reverse, unroll, *kept, in_place=True)
+
+
+@_walk_back_in_place.defjvp
+def _walk_back_jvp(cell, reverse, unroll, kept, tangents):
+    """Of the other loop: JAX would give a place written at each step a whole [T, B, ...] of
+    cotangents at each."""
+
+    def walk(*kept):
+        return *_walk_back(cell, reverse, unroll, *kept)[:3], None
+
+    return jax.jvp(walk, kept, tangents)
 
 
 def _reads(function, params):

@@ -53,6 +53,8 @@ def _turns(eqn: JaxprEqn, product: Any) -> bool:
 def _turned(product: JaxprEqn, transpose: JaxprEqn) -> JaxprEqn:
     (left, right), batch = product.params["dimension_numbers"]
     params = product.params | {"dimension_numbers": ((right, left), batch)}
+    if isinstance(params["precision"], tuple):  # one for each factor
+        params["precision"] = params["precision"][::-1]
     sharding = params["out_sharding"]
     if sharding is not None:
         spec = [sharding.spec[axis] for axis in transpose.params["permutation"]]

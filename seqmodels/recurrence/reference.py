@@ -24,7 +24,8 @@ class Steps(NamedTuple):
 def time_first(steps: Steps) -> Steps:
     """Of x [B, T, ...] and flags [B, T], with zeros for what stands in masked steps; noise is drawn
     time first."""
-    x, mask, reset = (None if a is None else jnp.swapaxes(a, 0, 1) for a in steps[:3])
+    x = jnp.swapaxes(steps.x, 0, 1)
+    mask, reset = (None if flag is None else flag.T for flag in (steps.mask, steps.reset))
     # After the transpose, which then is one copy together with it.
     return Steps(select(mask, x, jnp.zeros_like(x)), mask, reset, steps.noise)
 
